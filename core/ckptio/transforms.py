@@ -1,0 +1,221 @@
+"""Checkpoints over checkpoints that change tensors: cast, add, transpose, slice, concatenate.
+
+Each reads nothing until it is asked. What takes whole rows keeps the spans of its base; a cast or a
+transpose gives them up and works chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptio import casts
+from ckptio.adapters import Adapter
+from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
+from ckptio.dtypes import DType
+from ckptio.files import read_chunks
+
+__all__ = ["Added", "Cast", "Concatenated", "Sliced", "Transposed"]
+
+
+class Cast(Adapter):
+    """The floating tensors among ``names`` in another floating dtype; all else is left alone.
+
+    ``overflowed`` counts, per tensor, the finite elements that the dtype could not hold, as far as
+    the tensor has been read.
+    """
+
+    def __init__(self, base: Checkpoint, dtype: DType, names: Collection[str] | None = None) -> None:
+        super().__init__(base)
+        casts.check_target(dtype)
+        self.dtype = dtype
+        self.cast_names = {
+            name
+            for name, spec in base.specs.items()
+            if spec.dtype.is_float and spec.dtype is not dtype and (names is None or name in names)
+        }
+        self.overflowed: dict[str, int] = {}
+        self._specs = {
+            name: dataclasses.replace(spec, dtype=dtype) if name in self.cast_names else spec
+            for name, spec in base.specs.items()
+        }
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        return self._specs
+
+    def spans(self, name: str) -> Sequence[Span] | None:
+        return None if name in self.cast_names else self.base.spans(name)
+
+    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+        if name not in self.cast_names:
+            yield from self.base.chunks(name, max_bytes)
+            return
+        source = self.base.specs[name].dtype
+        caster = casts.Caster(source, self.dtype)
+        step = max(source.itemsize, max_bytes // self.dtype.itemsize * source.itemsize)
+        overflowed = 0
+        for chunk in self.base.chunks(name, step):
+            cast, count = caster.cast(chunk)
+            overflowed += count
+            yield cast
+        self.overflowed[name] = overflowed
+
+
+class Added(Adapter):
+    """Further tensors beside the base's: each a spec and a function that yields its chunks."""
+
+    def __init__(
+        self,
+        base: Checkpoint,
+        tensors: Mapping[str, tuple[TensorSpec, Callable[[int], Iterator[memoryview]]]],
+    ) -> None:
+        super().__init__(base)
+        self._tensors = tensors
+        self._specs = {**base.specs, **{name: spec for name, (spec, _) in tensors.items()}}
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        return self._specs
+
+    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+        added = self._tensors.get(name)
+        return added[1](max_bytes) if added else self.base.chunks(name, max_bytes)
+
+    def spans(self, name: str) -> Sequence[Span] | None:
+        return None if name in self._tensors else self.base.spans(name)
+
+
+class Transposed(Adapter):
+    """The 2-D tensors among ``names`` with rows and columns exchanged; one tensor in memory at a time."""
+
+    def __init__(self, base: Checkpoint, names: Collection[str]) -> None:
+        super().__init__(base)
+        self._names = frozenset(names)
+        self._specs = {
+            name: dataclasses.replace(spec, shape=_reversed(spec)) if name in self._names else spec
+            for name, spec in base.specs.items()
+        }
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        return self._specs
+
+    def spans(self, name: str) -> Sequence[Span] | None:
+        return None if name in self._names else self.base.spans(name)
+
+    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+        if name not in self._names:
+            yield from self.base.chunks(name, max_bytes)
+            return
+        array: npt.NDArray[Any] = self.base.read(name).T
+        step = max(1, max_bytes // array.itemsize)
+        rows = max(1, step // max(1, array.shape[1]))
+        for start in range(0, array.shape[0] if array.size else 0, rows):
+            block = np.ascontiguousarray(array[start : start + rows]).reshape(-1)
+            for first in range(0, block.size, step):
+                yield block[first : first + step].view(np.uint8).data
+
+
+class Sliced(Adapter):
+    """Whole rows (``start`` to ``stop`` of dimension 0) of some tensors: ``rows`` by name."""
+
+    def __init__(self, base: Checkpoint, rows: Mapping[str, tuple[int, int]]) -> None:
+        super().__init__(base)
+        self._rows = rows
+        self._specs = dict(base.specs)
+        for name, (start, stop) in rows.items():
+            spec = base.specs[name]
+            if not spec.shape or not 0 <= start <= stop <= spec.shape[0]:
+                raise ValueError(f"{name}: no rows {start} to {stop} in shape {spec.shape}")
+            self._specs[name] = dataclasses.replace(spec, shape=(stop - start, *spec.shape[1:]))
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        return self._specs
+
+    def spans(self, name: str) -> Sequence[Span] | None:
+        spans = self.base.spans(name)
+        if spans is None or name not in self._rows:
+            return spans
+        begin, end = self._bytes(name)
+        pieces, position = [], 0
+        for span in spans:
+            first, last = max(begin, position), min(end, position + span.length)
+            if first < last:
+                pieces.append(Span(span.file, span.offset + first - position, last - first))
+            position += span.length
+        return pieces
+
+    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+        if name not in self._rows:
+            yield from self.base.chunks(name, max_bytes)
+            return
+        spans = self.spans(name)
+        if spans is not None:
+            yield from read_chunks(spans, max_bytes, self._specs[name].dtype.itemsize)
+            return
+        begin, end = self._bytes(name)
+        position = 0
+        for chunk in self.base.chunks(name, max_bytes):
+            part = chunk[max(0, begin - position) : max(0, end - position)]
+            position += len(chunk)
+            if len(part):
+                yield part
+            if position >= end:
+                return
+
+    def _bytes(self, name: str) -> tuple[int, int]:
+        spec = self.base.specs[name]
+        row = math.prod(spec.shape[1:]) * spec.dtype.itemsize
+        start, stop = self._rows[name]
+        return start * row, stop * row
+
+
+class Concatenated(Adapter):
+    """New tensors made of others, joined by rows: ``parts`` maps each new name to its parts, in order.
+
+    The parts themselves are no longer there. ValueError when their dtypes or row shapes differ.
+    """
+
+    def __init__(self, base: Checkpoint, parts: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(base)
+        self._parts = parts
+        used = {name for names in parts.values() for name in names}
+        self._specs = {name: spec for name, spec in base.specs.items() if name not in used}
+        for new, names in parts.items():
+            specs = [base.specs[name] for name in names]
+            if len({(spec.dtype, spec.shape[1:]) for spec in specs}) != 1 or not all(s.shape for s in specs):
+                raise ValueError(f"{new}: the parts do not fit: {', '.join(str(s.shape) for s in specs)}")
+            rows = sum(spec.shape[0] for spec in specs)
+            self._specs[new] = TensorSpec(new, specs[0].dtype, (rows, *specs[0].shape[1:]))
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        return self._specs
+
+    def spans(self, name: str) -> Sequence[Span] | None:
+        if name not in self._parts:
+            return self.base.spans(name)
+        pieces: list[Span] = []
+        for part in self._parts[name]:
+            spans = self.base.spans(part)
+            if spans is None:
+                return None
+            pieces.extend(spans)
+        return pieces
+
+    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+        for part in self._parts.get(name, (name,)):
+            yield from self.base.chunks(part, max_bytes)
+
+
+def _reversed(spec: TensorSpec) -> tuple[int, int]:
+    if len(spec.shape) != 2:
+        raise ValueError(f"{spec.name}: only 2-D tensors are transposed, not shape {spec.shape}")
+    return spec.shape[1], spec.shape[0]
