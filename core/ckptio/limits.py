@@ -11,10 +11,13 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Limits", "current_limits", "raised_limits"]
+__all__ = ["Limits", "current_limits", "raised_limits", "shape_problem"]
+
+_ARRAY_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,15 @@ def raised_limits(
         yield limits
     finally:
         _CURRENT.reset(token)
+
+
+def shape_problem(shape: Sequence[int], itemsize: int) -> str | None:
+    """Return why no array can have this shape, or None when one can.
+
+    An empty tensor needs the test too: numpy counts its bytes with the zeros left out.
+    """
+    if any(each < 0 for each in shape):
+        return f"a dimension of shape {tuple(shape)} is negative"
+    if math.prod(each for each in shape if each) * itemsize > _ARRAY_BYTES:
+        return f"shape {tuple(shape)} is larger than any array"
+    return None
