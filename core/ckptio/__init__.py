@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptio.checkpoint import Checkpoint, MemoryCheckpoint, Span, TensorSpec
+    from ckptio.conversion import convert, save
     from ckptio.dtypes import DType
     from ckptio.errors import (
         AmbiguousFormatError,
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from ckptio.files import Cursor, FileCheckpoint, SourceFile, open_source
-    from ckptio.formats import Capabilities, Confidence, Dependency, Format, Match, Option, Output, Probe
+    from ckptio.format import Capabilities, Confidence, Dependency, Format, Match, Option, Output, Probe
     from ckptio.hookspecs import hookimpl
     from ckptio.limits import Limits, current_limits, raised_limits
+    from ckptio.reading import load, open  # noqa: A004
+    from ckptio.registry import FormatInfo, formats
+    from ckptio.report import ConversionReport, Fate
+    from ckptio.sidecar import SidecarWarning
 
 __all__ = [
     "AmbiguousFormatError",
@@ -44,13 +49,16 @@ __all__ = [
     "CheckpointError",
     "CkptError",
     "Confidence",
+    "ConversionReport",
     "CorruptCheckpointError",
     "Cursor",
     "DType",
     "Dependency",
+    "Fate",
     "FileCheckpoint",
     "Format",
     "FormatError",
+    "FormatInfo",
     "IncompleteCheckpointError",
     "Limits",
     "LossyConversionError",
@@ -65,19 +73,38 @@ __all__ = [
     "PluginVersionError",
     "Probe",
     "Problem",
+    "SidecarWarning",
     "SourceFile",
     "Span",
     "TensorSpec",
     "UndetectedFormatError",
     "UnknownFormatError",
     "UnsupportedError",
+    "convert",
     "current_limits",
+    "formats",
     "hookimpl",
+    "load",
+    "open",
     "open_source",
     "raised_limits",
+    "save",
 ]
 
-_HOMES = ("errors", "limits", "hookspecs", "dtypes", "checkpoint", "files", "formats")
+_HOMES = (
+    "errors",
+    "limits",
+    "hookspecs",
+    "dtypes",
+    "checkpoint",
+    "files",
+    "format",
+    "registry",
+    "report",
+    "sidecar",
+    "reading",
+    "conversion",
+)
 
 
 def __getattr__(name: str) -> Any:

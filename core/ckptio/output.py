@@ -131,6 +131,7 @@ class Output:
         self._overwrite = overwrite
         self._on_bytes = on_bytes
         self.staging = temporary_sibling(target)
+        self.published = False
         self._files: dict[str | None, OutputFile] = {}
 
     def create(self, relative: str | None = None) -> OutputFile:
@@ -160,6 +161,7 @@ class Output:
     def publish(self) -> None:
         """Give the finished output its name, in one step, and make that durable."""
         _rename(self.staging, self.target, overwrite=self._overwrite)
+        self.published = True
         fsync_directory(self.target.parent)
 
     def discard(self) -> None:
