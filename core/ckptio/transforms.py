@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptio import casts
-from ckptio.adapters import Adapter
+from ckptio.adapters import Adapter, select
+from ckptio.casts import Caster, can_overflow, check_target, count_overflow
 from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
 from ckptio.dtypes import DType
+from ckptio.errors import Problem
 from ckptio.files import read_chunks
 
 __all__ = ["Added", "Cast", "Concatenated", "Sliced", "Transposed"]
@@ -26,13 +27,13 @@ __all__ = ["Added", "Cast", "Concatenated", "Sliced", "Transposed"]
 class Cast(Adapter):
     """The floating tensors among ``names`` in another floating dtype; all else is left alone.
 
-    ``overflowed`` counts, per tensor, the finite elements that the dtype could not hold, as far as
-    the tensor has been read.
+    ``overflowed`` counts, for each tensor that has been read to its end, the elements that overflowed
+    (`ckptio.casts` says what that is).
     """
 
     def __init__(self, base: Checkpoint, dtype: DType, names: Collection[str] | None = None) -> None:
         super().__init__(base)
-        casts.check_target(dtype)
+        check_target(dtype)
         self.dtype = dtype
         self.cast_names = {
             name
@@ -57,8 +58,9 @@ class Cast(Adapter):
             yield from self.base.chunks(name, max_bytes)
             return
         source = self.base.specs[name].dtype
-        caster = casts.Caster(source, self.dtype)
-        step = max(source.itemsize, max_bytes // self.dtype.itemsize * source.itemsize)
+        caster = Caster(source, self.dtype)
+        widest = max(source.itemsize, self.dtype.itemsize)
+        step = max(1, max_bytes // widest) * source.itemsize
         overflowed = 0
         for chunk in self.base.chunks(name, step):
             cast, count = caster.cast(chunk)
@@ -66,9 +68,37 @@ class Cast(Adapter):
             yield cast
         self.overflowed[name] = overflowed
 
+    def overflows(self) -> list[Problem]:
+        """Return a problem for each tensor that has values which overflow; reads all that may have some."""
+        counts: dict[str, int] = {}
+        for name in self._specs:
+            source = self.base.specs[name].dtype
+            if name in self.cast_names and can_overflow(source, self.dtype):
+                chunks = self.base.chunks(name)
+                counts[name] = sum(count_overflow(source, self.dtype, chunk) for chunk in chunks)
+        return self._problems(counts)
+
+    def losses(self) -> tuple[Problem, ...]:
+        """Return the same of the tensors that have been read, from what was counted on the way."""
+        return tuple(self._problems(self.overflowed))
+
+    def _problems(self, counts: Mapping[str, int]) -> list[Problem]:
+        return [
+            Problem(
+                name,
+                f"{count} of {self._specs[name].size} values are beyond the largest of {self.dtype.value}",
+                allow="overflow",
+            )
+            for name, count in counts.items()
+            if count
+        ]
+
 
 class Added(Adapter):
-    """Further tensors beside the base's: each a spec and a function that yields its chunks."""
+    """Further tensors beside the base's: each a spec and a function that yields its chunks.
+
+    ValueError when the base has a tensor or alias of such a name.
+    """
 
     def __init__(
         self,
@@ -76,6 +106,9 @@ class Added(Adapter):
         tensors: Mapping[str, tuple[TensorSpec, Callable[[int], Iterator[memoryview]]]],
     ) -> None:
         super().__init__(base)
+        for name in tensors:
+            if name in base:
+                raise ValueError(f"{name}: there is a tensor of this name already")
         self._tensors = tensors
         self._specs = {**base.specs, **{name: spec for name, (spec, _) in tensors.items()}}
 
@@ -180,15 +213,19 @@ class Sliced(Adapter):
 class Concatenated(Adapter):
     """New tensors made of others, joined by rows: ``parts`` maps each new name to its parts, in order.
 
-    The parts themselves are no longer there. ValueError when their dtypes or row shapes differ.
+    The parts themselves are no longer there; an alias of one stands in for it. ValueError when their
+    dtypes or row shapes differ, or a new name is taken.
     """
 
     def __init__(self, base: Checkpoint, parts: Mapping[str, Sequence[str]]) -> None:
         super().__init__(base)
         self._parts = parts
         used = {name for names in parts.values() for name in names}
-        self._specs = {name: spec for name, spec in base.specs.items() if name not in used}
+        self._rest = select(base, [name for name in base.names() if name not in used])
+        self._specs = dict(self._rest.specs)
         for new, names in parts.items():
+            if new in self._rest:
+                raise ValueError(f"{new}: there is a tensor of this name already")
             specs = [base.specs[name] for name in names]
             if len({(spec.dtype, spec.shape[1:]) for spec in specs}) != 1 or not all(s.shape for s in specs):
                 raise ValueError(f"{new}: the parts do not fit: {', '.join(str(s.shape) for s in specs)}")
@@ -199,9 +236,13 @@ class Concatenated(Adapter):
     def specs(self) -> Mapping[str, TensorSpec]:
         return self._specs
 
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        return self._rest.aliases
+
     def spans(self, name: str) -> Sequence[Span] | None:
         if name not in self._parts:
-            return self.base.spans(name)
+            return self._rest.spans(name)
         pieces: list[Span] = []
         for part in self._parts[name]:
             spans = self.base.spans(part)
@@ -211,7 +252,9 @@ class Concatenated(Adapter):
         return pieces
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
-        for part in self._parts.get(name, (name,)):
+        if name not in self._parts:
+            yield from self._rest.chunks(name, max_bytes)
+        for part in self._parts.get(name, ()):
             yield from self.base.chunks(part, max_bytes)
 
 
