@@ -72,8 +72,10 @@ def shape_problem(shape: Sequence[int], itemsize: int) -> str | None:
 
     An empty tensor needs the test too: numpy counts its bytes with the zeros left out.
     """
-    if any(each < 0 for each in shape):
+    if not shape:
+        return None
+    if min(shape) < 0:
         return f"a dimension of shape {tuple(shape)} is negative"
-    if math.prod(each for each in shape if each) * itemsize > _ARRAY_BYTES:
+    if math.prod(filter(None, shape)) * itemsize > _ARRAY_BYTES:
         return f"shape {tuple(shape)} is larger than any array"
     return None

@@ -63,11 +63,11 @@ def read_records(file: ckptio.SourceFile) -> tuple[dict[str, ckptio.TensorSpec],
     offsets: dict[str, int] = {}
     for index in range(_read_count(cursor)):
         start = cursor.offset
-        spec = _read_record(cursor, index)
+        spec, nbytes = _read_record(cursor, index)
         if spec.name in specs:
             raise cursor.error(f"{_label(index, spec.name)} has the name of an earlier one", start)
         specs[spec.name], offsets[spec.name] = spec, cursor.offset
-        cursor.skip(spec.nbytes, f"the data of tensor {index}")
+        cursor.skip(nbytes, "the data of a tensor")
     if cursor.left:
         raise cursor.error(f"{cursor.left} bytes follow the last of {len(specs)} tensors; expected none")
     return specs, offsets
@@ -94,41 +94,39 @@ def _read_count(cursor: ckptio.Cursor) -> int:
     return int(count)
 
 
-def _read_record(cursor: ckptio.Cursor, index: int) -> ckptio.TensorSpec:
-    """Return the tensor of the next record; the cursor then stands before its data."""
-    what = f"the header of tensor {index}"
-    (length,) = cursor.unpack(_LENGTH, what)
-    name = _decode_name(cursor, cursor.take(length, f"the name of tensor {index}"))
-
+def _read_record(cursor: ckptio.Cursor, index: int) -> tuple[ckptio.TensorSpec, int]:
+    """Return the next tensor and the bytes of its data; the cursor then stands before them."""
+    (length,) = cursor.unpack(_LENGTH, "the header of a tensor")
     start = cursor.offset
-    code, ndim = cursor.unpack(_TYPE, what)
+    raw = cursor.take(length + _TYPE.size, "the name and dtype of a tensor")
+    name = _decode(cursor, raw[:length], start)
+    code, ndim = _TYPE.unpack_from(raw, length)
     if not 0 <= code < len(_DTYPES):
-        known = f"0 to {len(_DTYPES) - 1}"
-        raise cursor.error(f"{_label(index, name)}: dtype {code} is unknown; known: {known}", start)
+        what = f"dtype {code} is unknown; known: 0 to {len(_DTYPES) - 1}"
+        raise cursor.error(f"{_label(index, name)}: {what}", start + length)
     limit = ckptio.current_limits().dimensions
     if ndim > limit:
         what = f"{ndim} dimensions are more than the limit of {limit}"
-        raise cursor.error(f"{_label(index, name)}: {what}", start + 1)
+        raise cursor.error(f"{_label(index, name)}: {what}", start + length + 1)
 
     start = cursor.offset
-    *shape, nbytes = struct.unpack(f"<{ndim}qQ", cursor.take(8 * ndim + 8, what))
-    spec = ckptio.TensorSpec(name, _DTYPES[code], tuple(shape))
-    problem = shape_problem(shape, spec.dtype.itemsize)
+    *shape, nbytes = struct.unpack(f"<{ndim}qQ", cursor.take(8 * ndim + 8, "the dimensions of a tensor"))
+    dtype = _DTYPES[code]
+    problem = shape_problem(shape, dtype.itemsize)
     if problem:
         raise cursor.error(f"{_label(index, name)}: {problem}", start)
+    spec = ckptio.TensorSpec(name, dtype, tuple(shape))
     if nbytes != spec.nbytes:
-        what = f"{nbytes} bytes of data, but {spec.dtype.value} of shape {spec.shape} has {spec.nbytes}"
+        what = f"{nbytes} bytes of data, but {dtype.value} of shape {spec.shape} has {spec.nbytes}"
         raise cursor.error(f"{_label(index, name)}: {what}", start + 8 * ndim)
-    return spec
+    return spec, nbytes
 
 
-def _decode_name(cursor: ckptio.Cursor, raw: bytes) -> str:
+def _decode(cursor: ckptio.Cursor, raw: bytes, start: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise cursor.error(
-            f"a name is not UTF-8: {error.reason}", cursor.offset - len(raw) + error.start
-        ) from None
+        raise cursor.error(f"a name is not UTF-8: {error.reason}", start + error.start) from None
 
 
 def _label(index: int, name: str) -> str:
