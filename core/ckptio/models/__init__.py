@@ -1,0 +1,31 @@
+"""Architectures of models and the layouts in which programs store them.
+
+One table per architecture (``gpt2.py``, ``llama3.py``): a row for each canonical tensor with its shape,
+and what each layout does with it. `apply_layout` brings a checkpoint into a layout, `recognise` tells
+what a checkpoint is, and `normalise_config` gives its hyperparameters one spelling.
+"""
+
+from __future__ import annotations
+
+from ckptio.models.config import config_problems, normalise_config, parse_config_value
+from ckptio.models.layouts import LayoutResult, apply_layout
+from ckptio.models.llama3 import ffn_range
+from ckptio.models.matching import Recognised, architecture, known_layouts, recognise
+from ckptio.models.tables import Architecture, Dim, Row, dim_value
+
+__all__ = [
+    "Architecture",
+    "Dim",
+    "LayoutResult",
+    "Recognised",
+    "Row",
+    "apply_layout",
+    "architecture",
+    "config_problems",
+    "dim_value",
+    "ffn_range",
+    "known_layouts",
+    "normalise_config",
+    "parse_config_value",
+    "recognise",
+]

@@ -1,0 +1,160 @@
+"""Which architecture a checkpoint is of, told by the names and shapes of its tensors alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ckptio.checkpoint import Checkpoint
+from ckptio.errors import OptionError, Problem
+from ckptio.models.gpt2 import GPT2
+from ckptio.models.llama3 import LLAMA3
+from ckptio.models.tables import Architecture, Row, split_dim
+
+__all__ = ["Matching", "Recognised", "architecture", "known_layouts", "match", "recognise"]
+
+_ARCHITECTURES = (GPT2, LLAMA3)
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """The architecture of a checkpoint, the layouts that its names fit, and its sizes.
+
+    ``sizes`` has ``n_layer``, ``n_embd``, ``vocab_size``; for GPT-2 ``block_size``; for LLaMA-3 ``n_qkv``
+    (rows of Q, K and V) and ``n_ffn`` (width of the MLP).
+    """
+
+    architecture: str
+    layouts: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A checkpoint laid over the table of its nearest architecture."""
+
+    architecture: Architecture
+    rows: Mapping[str, Row]
+    sizes: Mapping[str, int]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    @property
+    def known(self) -> bool:
+        """True when more of the names fit than are missing or do not belong."""
+        return len(self.rows) > len(self.missing) + len(self.unexpected)
+
+    def problems(self, checkpoint: Checkpoint) -> list[Problem]:
+        """Return everything in which the checkpoint is not a model of this architecture."""
+        title = self.architecture.title
+        if not self.known:
+            what = f"not a known architecture; the nearest, {title}, would need {_some(self.missing)}"
+            if self.unexpected:
+                what += f", and has no {_some(self.unexpected)}"
+            return [Problem("", what)]
+        return [
+            *(Problem(name, f"missing: every {title} model has this tensor") for name in self.missing),
+            *(Problem(name, f"unexpected: a {title} model has no such tensor") for name in self.unexpected),
+            *self._wrong_shapes(checkpoint),
+        ]
+
+    def _wrong_shapes(self, checkpoint: Checkpoint) -> Iterator[Problem]:
+        for name, row in self.rows.items():
+            found = checkpoint.specs[checkpoint.canonical(name)].shape
+            shape = tuple(
+                factor if size is None else factor * self.sizes.get(size, 0)
+                for factor, size in map(split_dim, row.shape)
+            )
+            if found != shape:
+                yield Problem(name, f"shape {found} found, {shape} expected by the other tensors")
+
+
+def architecture(name: str) -> Architecture:
+    """Return the table of one architecture; `OptionError` that lists the known ones."""
+    for each in _ARCHITECTURES:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in _ARCHITECTURES)
+    raise OptionError(f"unknown architecture {name!r}; known: {known}")
+
+
+def known_layouts() -> tuple[str, ...]:
+    """Return the names of all layouts."""
+    return tuple(dict.fromkeys(layout for each in _ARCHITECTURES for layout in each.layouts))
+
+
+def match(checkpoint: Checkpoint) -> Matching:
+    """Lay a checkpoint over the table that its names fit best."""
+    matchings = (_lay_over(each, checkpoint) for each in _ARCHITECTURES)
+    return min(matchings, key=lambda found: len(found.missing) + len(found.unexpected) - len(found.rows))
+
+
+def recognise(checkpoint: Checkpoint) -> Recognised | None:
+    """Return what model a checkpoint is, or None when its names and shapes are of no known one.
+
+    Only the header is looked at: ``layouts`` are those whose programs use exactly these names. A
+    checkpoint with the names of none of them (a mask in some layers only) has no layouts.
+    """
+    found = match(checkpoint)
+    if found.problems(checkpoint):
+        return None
+    names = set(checkpoint.names())
+    layouts = []
+    for layout in found.architecture.layouts:
+        stored = _names(found, [row for row in found.architecture.rows if row.column(layout).stored])
+        optional = _names(found, [row for row in found.architecture.rows if row.shares])
+        if stored <= names <= stored | optional:
+            layouts.append(layout)
+    return Recognised(found.architecture.name, tuple(layouts), found.sizes)
+
+
+def _lay_over(table: Architecture, checkpoint: Checkpoint) -> Matching:
+    names = checkpoint.names()
+    rows: dict[str, Row] = {}
+    unexpected = []
+    layers: set[int] = set()
+    for name in names:
+        located = table.locate(name)
+        # A layer that the other names could not lead up to would make up missing tensors without end.
+        if located is None or located[1] >= len(names):
+            unexpected.append(name)
+            continue
+        row, layer = located
+        rows[name] = row
+        if row.layered:
+            layers.add(layer)
+    n_layer = max(layers, default=0) + 1
+    shared = {row.shares for row in rows.values()}
+    missing = tuple(
+        name
+        for row in table.rows
+        if row.equals is None and row.name not in shared
+        for name in row.names(n_layer)
+        if name not in rows
+    )
+    sizes = {"n_layer": n_layer, **_infer_sizes(checkpoint, rows)}
+    return Matching(table, rows, sizes, missing, tuple(unexpected))
+
+
+def _infer_sizes(checkpoint: Checkpoint, rows: Mapping[str, Row]) -> dict[str, int]:
+    """Return each named size as most of the tensors have it, so that one wrong shape shows as one."""
+    votes: dict[str, Counter[int]] = {}
+    for name, row in rows.items():
+        shape = checkpoint.specs[checkpoint.canonical(name)].shape
+        if len(shape) != len(row.shape):
+            continue
+        for found, (factor, size) in zip(shape, map(split_dim, row.shape), strict=True):
+            if size is not None and found % factor == 0:
+                votes.setdefault(size, Counter())[found // factor] += 1
+    return {size: counter.most_common(1)[0][0] for size, counter in votes.items()}
+
+
+def _names(found: Matching, rows: list[Row]) -> set[str]:
+    return {name for row in rows for name in row.names(found.sizes["n_layer"])}
+
+
+def _some(names: tuple[str, ...]) -> str:
+    listed = ", ".join(names[:_LISTED])
+    return f"{listed} and {len(names) - _LISTED} more" if len(names) > _LISTED else listed

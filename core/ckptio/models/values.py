@@ -1,0 +1,86 @@
+"""Comparing and making the values of tensors, a chunk at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptio.checkpoint import Checkpoint
+from ckptio.dtypes import DType
+
+__all__ = ["difference", "tril_chunks", "tril_fault"]
+
+_COMPARE_BYTES = 1 << 20
+
+
+def tril_chunks(size: int, dtype: DType, max_bytes: int) -> Iterator[memoryview]:
+    """Yield the bytes of a ``size`` by ``size`` matrix of ones on and below the diagonal, zeros above."""
+    step = max(1, min(max_bytes, _COMPARE_BYTES) // dtype.itemsize)
+    for start in range(0, size * size, step):
+        row, column = np.divmod(np.arange(start, min(start + step, size * size)), size)
+        yield (column <= row).astype(dtype.numpy).view(np.uint8).data
+
+
+def tril_fault(checkpoint: Checkpoint, name: str) -> str | None:
+    """Return where a stored mask of shape (1, 1, T, T) is not tril(1), or None when it is."""
+    spec = checkpoint.specs[name]
+    size = spec.shape[-1]
+    done = 0
+    stored = checkpoint.chunks(name, _COMPARE_BYTES)
+    for found, wanted in _paired(stored, tril_chunks(size, spec.dtype, _COMPARE_BYTES)):
+        one, other = _array(found, spec.dtype), _array(wanted, spec.dtype)
+        wrong = np.flatnonzero(one != other)
+        if len(wrong):
+            row, column = divmod(done + int(wrong[0]), size)
+            return (
+                f"the mask is not tril(1): element ({row}, {column}) is {float(one[wrong[0]]):g}, "
+                f"expected {float(other[wrong[0]]):g}"
+            )
+        done += len(one)
+    return None
+
+
+def difference(checkpoint: Checkpoint, name: str, other: str) -> str | None:
+    """Return how two stored tensors of one dtype and shape differ, or None when their bytes are equal."""
+    dtype = checkpoint.specs[name].dtype
+    largest, differs = 0.0, False
+    pairs = _paired(checkpoint.chunks(name, _COMPARE_BYTES), checkpoint.chunks(other, _COMPARE_BYTES))
+    for left, right in pairs:
+        if np.array_equal(np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)):
+            continue
+        differs = True
+        if dtype.is_float:
+            with np.errstate(all="ignore"):
+                gaps = np.abs(
+                    _array(left, dtype).astype(np.float64) - _array(right, dtype).astype(np.float64)
+                )
+            gaps = gaps[~np.isnan(gaps)]
+            largest = max(largest, float(gaps.max(initial=0.0)))
+    if not differs:
+        return None
+    if not dtype.is_float:
+        return "their elements differ"
+    return (
+        f"the largest absolute difference is {largest:g}" if largest else "the bits of zeros or NaNs differ"
+    )
+
+
+def _array(chunk: memoryview, dtype: DType) -> npt.NDArray[Any]:
+    return np.frombuffer(chunk, dtype.numpy)
+
+
+def _paired(
+    one: Iterator[memoryview], other: Iterator[memoryview]
+) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield pieces of equal length of two streams of equal length, however each of them is cut."""
+    left = right = memoryview(b"")
+    while True:
+        left, right = left or next(one, left), right or next(other, right)
+        count = min(len(left), len(right))
+        if count == 0:
+            return
+        yield left[:count], right[:count]
+        left, right = left[count:], right[count:]
