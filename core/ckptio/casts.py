@@ -27,7 +27,7 @@ from ckptio.errors import OptionError, UnsupportedError
 __all__ = ["Caster", "can_overflow", "check_target", "count_overflow"]
 
 _PIECE = 1 << 16
-"""Elements that are worked on at a time: few enough that each step finds the last one's result in the cache."""
+"""Elements that are worked on at a time: few enough for each step to find the last one's result cached."""
 
 _Array = npt.NDArray[Any]
 
@@ -39,9 +39,9 @@ class Caster:
     """
 
     def __init__(self, source: DType, target: DType) -> None:
+        self._rule = _rule(source, target)
         self._source = _bits(source)
         self._target = _bits(target)
-        self._rule = _rule(source, target)
 
     def cast(self, data: memoryview) -> tuple[memoryview, int]:
         """Return the elements of ``data`` in the target type, and how many of them overflowed.
@@ -158,13 +158,17 @@ class _Table:
         return int(np.count_nonzero(np.take(self._lost, bits)))
 
 
-@functools.cache
 def _rule(source: DType, target: DType) -> _Arithmetic | _Table:
     if sys.byteorder != "little":
         raise UnsupportedError("tensors can be cast on little-endian machines only")
     check_target(target)
     if not source.is_float:
         raise OptionError(f"{source.value} is no floating type: casts are from float to float")
+    return _made_rule(source, target)
+
+
+@functools.cache
+def _made_rule(source: DType, target: DType) -> _Arithmetic | _Table:
     return _Table(source, target) if source.itemsize == 1 else _Arithmetic(source, target)
 
 
