@@ -19,6 +19,8 @@ from ckptio.errors import OptionError
 
 __all__ = ["can_nest", "decode_leaf", "encode_leaf", "join_keys", "leaf_problem", "same_leaf", "split_name"]
 
+_DEEPEST = 500
+"""Levels of lists, fewer than Python's own recursion allows."""
 _STRAY = re.compile(r"~(?![01])")
 
 
@@ -54,8 +56,8 @@ def leaf_problem(value: Any) -> str | None:
     while stack:
         each, depth = stack.pop()
         if isinstance(each, list | tuple):
-            if depth > 500:
-                return "lists are nested more than 500 deep"
+            if depth > _DEEPEST:
+                return f"lists are nested more than {_DEEPEST} deep"
             stack.extend((item, depth + 1) for item in each)
         elif isinstance(each, Mapping):
             if each:
@@ -80,15 +82,24 @@ def encode_leaf(value: Any) -> Any:
 
 def decode_leaf(value: Any) -> Any:
     """Return the leaf that `encode_leaf` made ``value`` of; ValueError when it did not."""
+    return _decode(value, 0)
+
+
+def _decode(value: Any, depth: int) -> Any:
     if isinstance(value, list):
-        return [decode_leaf(item) for item in value]
+        if depth > _DEEPEST:
+            raise ValueError(f"lists are nested more than {_DEEPEST} deep")
+        items = []
+        for item in value:  # as in _encode
+            items.append(_decode(item, depth + 1))
+        return items
     if not isinstance(value, dict) or not value:
         return value
     match value:
         case {"$float": str(text)} if len(value) == 1:
             return _decode_float(text)
         case {"$complex": [real, imaginary]} if len(value) == 1:
-            return complex(decode_leaf(real), decode_leaf(imaginary))
+            return _decode_complex(decode_leaf(real), decode_leaf(imaginary))
         case {"$bytes": str(text)} if len(value) == 1:
             return base64.b64decode(text, validate=True)
     raise ValueError(f"not an encoded leaf: {sorted(value)}")
@@ -100,16 +111,24 @@ def same_leaf(one: Any, other: Any) -> bool:
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, bool) or value is None or isinstance(value, str | int):
+    # A subclass (numpy's float64 is a float) comes back as the plain type.
+    if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": _float_text(value)}
+        return float(value) if math.isfinite(value) else {"$float": _float_text(value)}
     if isinstance(value, complex):
         return {"$complex": [_encode(value.real), _encode(value.imag)]}
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode("ascii")}
     if isinstance(value, Sequence):
-        return [_encode(item) for item in value]
+        items = []
+        for item in value:  # no comprehension: before Python 3.12 that would be a second frame per level
+            items.append(_encode(item))
+        return items
     return {}
 
 
@@ -124,7 +143,7 @@ def _float_text(value: float) -> str:
 
 
 def _decode_float(text: str) -> float:
-    if text.startswith("nan:"):
+    if text.startswith("nan:") and len(text) == len("nan:") + 16:
         (value,) = struct.unpack(">d", bytes.fromhex(text[4:]))
         if not math.isnan(value):
             raise ValueError(f"not a NaN: {text}")
@@ -132,3 +151,9 @@ def _decode_float(text: str) -> float:
     if text in ("inf", "-inf", "nan"):
         return float(text)
     raise ValueError(f"not an encoded float: {text}")
+
+
+def _decode_complex(real: Any, imaginary: Any) -> complex:
+    if not isinstance(real, int | float) or not isinstance(imaginary, int | float):
+        raise ValueError("not an encoded complex: its parts are not numbers")
+    return complex(real, imaginary)
