@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptio import DType, UnsupportedError, current_limits
-from ckptio.errors import CheckpointError
+from ckptio.limits import shape_problem
 from ckptio_msgpack.wire import CHUNKED, DTYPES, SCALAR, Head, Reader, read_head
 
 __all__ = ["Array", "join_chunks", "read_array", "read_complex", "unsupported"]
@@ -35,7 +35,8 @@ def read_array(reader: Reader, ext: Head, start: int) -> Array:
     end = reader.offset + ext.value
     if read_head(reader)[:2] != ("list", 3):
         raise reader.error("an array that is not (shape, dtype, bytes)", start)
-    shape, dtype, data = _read_shape(reader, start), _read_dtype(reader, start), read_head(reader)
+    sizes, dtype, data = _read_sizes(reader, start), _read_dtype(reader, start), read_head(reader)
+    shape = _checked_shape(reader, sizes, dtype, start)
     if data.kind not in ("bin", "str"):
         raise reader.error(f"an array whose elements are a {data.kind} value", start)
     expected = math.prod(shape) * dtype.itemsize
@@ -52,13 +53,13 @@ def read_array(reader: Reader, ext: Head, start: int) -> Array:
     return Array(dtype, shape, ((reader.offset, expected),), ext.code == SCALAR)
 
 
-def _read_shape(reader: Reader, start: int) -> tuple[int, ...]:
+def _read_sizes(reader: Reader, start: int) -> list[Any]:
     head = read_head(reader)
     if head.kind != "list":
         raise reader.error("an array whose shape is not a list", start)
     _check_dimensions(reader, head.value, start)
     sizes = [read_head(reader) for _ in range(head.value)]
-    return _shape(reader, [size.value if size.kind == "plain" else None for size in sizes], start)
+    return [size.value if size.kind == "plain" else None for size in sizes]
 
 
 def _check_dimensions(reader: Reader, count: int, start: int) -> None:
@@ -67,9 +68,12 @@ def _check_dimensions(reader: Reader, count: int, start: int) -> None:
         raise reader.error(f"an array of {count} dimensions; no more than {limit} are read", start)
 
 
-def _shape(reader: Reader, sizes: list[Any], start: int) -> tuple[int, ...]:
-    if not all(type(size) is int and size >= 0 for size in sizes):
-        raise reader.error("an array whose shape is not made of sizes", start)
+def _checked_shape(reader: Reader, sizes: list[Any], dtype: DType, start: int) -> tuple[int, ...]:
+    if not all(type(size) is int for size in sizes):
+        raise reader.error("an array whose shape is not made of integers", start)
+    problem = shape_problem(sizes, dtype.itemsize)
+    if problem:
+        raise reader.error(f"an array that cannot be: {problem}", start)
     return tuple(sizes)
 
 
@@ -99,10 +103,10 @@ def join_chunks(reader: Reader, items: Mapping[str, Any], start: int) -> Array:
     if items.keys() != {CHUNKED, "shape", "chunks"} or sizes is None or not chunks:
         raise reader.error("a chunked array that is not a shape and its chunks", start)
     _check_dimensions(reader, len(sizes), start)
-    shape = _shape(reader, sizes, start)
-    dtype = getattr(chunks[0], "dtype", None)
-    if not all(isinstance(each, Array) and each.dtype is dtype and len(each.shape) == 1 for each in chunks):
+    kinds = {each.dtype if isinstance(each, Array) and len(each.shape) == 1 else None for each in chunks}
+    if None in kinds or len(kinds) > 1:
         raise reader.error("a chunked array whose chunks are not 1-D arrays of one dtype", start)
+    shape = _checked_shape(reader, sizes, chunks[0].dtype, start)
     if sum(chunk.shape[0] for chunk in chunks) != math.prod(shape):
         raise reader.error(f"a chunked array whose chunks do not add up to its shape {list(shape)}", start)
     return Array(chunks[0].dtype, shape, tuple(piece for chunk in chunks for piece in chunk.pieces))
@@ -117,5 +121,4 @@ def _in_order(items: Any) -> list[Any] | None:
 
 def unsupported(reader: Reader, what: str, offset: int) -> UnsupportedError:
     """Return the error for valid bytes that are not read; the reader words where they are."""
-    located: CheckpointError = reader.error(what, offset)
-    return UnsupportedError(str(located))
+    return UnsupportedError(str(reader.error(what, offset)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ckptio import Checkpoint, Problem, TensorSpec, current_limits
+from ckptio.adapters import expand_aliases
 from ckptio.leaves import leaf_problem
 from ckptio_msgpack.tree import build_tree, in_order
 from ckptio_msgpack.wire import CHUNKED, EXT_LIMIT, FLAT, array_head
@@ -18,6 +19,7 @@ _LONGEST = EXT_LIMIT // 4
 
 def content_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Yield what stands in the way of writing ``checkpoint``, apart from the capabilities."""
+    checkpoint = expand_aliases(checkpoint)
     tree = build_tree(checkpoint)
     flat = FLAT in tree
     for name in (*checkpoint.specs, *checkpoint.leaves):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ckptio import Cursor, FileCheckpoint, SourceFile, Span, TensorSpec
 from ckptio.errors import CorruptCheckpointError
-from ckptio.leaves import join_keys
+from ckptio.leaves import join_keys, leaf_problem
 from ckptio_msgpack.arrays import Array
 from ckptio_msgpack.walker import Walker
 from ckptio_msgpack.wire import FLAT
@@ -50,6 +50,9 @@ def read_checkpoint(file: SourceFile) -> MsgpackCheckpoint:
             arrays[name] = value
         else:
             leaves[name] = value
+            problem = leaf_problem(value)
+            if problem:
+                raise CorruptCheckpointError(f"{name!r}: {problem}", path=file.path)
     scalars = [name for name, array in arrays.items() if array.scalar]
     notes = {key: note for key, note in (("scalars", scalars), ("lists", walker.lists)) if note}
     return MsgpackCheckpoint(file, arrays, leaves, {"msgpack": notes} if notes else {})
