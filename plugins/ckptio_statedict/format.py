@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import ckptio
-from ckptio.formats import capability_problems
+from ckptio.format import capability_problems
 from ckptio_statedict.records import CODES, LORA_MAGIC, MAGIC, pack_header, pack_record, read_records
 
 __all__ = ["StatedictFormat"]

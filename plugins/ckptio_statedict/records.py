@@ -67,7 +67,7 @@ def read_records(file: ckptio.SourceFile) -> tuple[dict[str, ckptio.TensorSpec],
         if spec.name in specs:
             raise cursor.error(f"{_label(index, spec.name)} has the name of an earlier one", start)
         specs[spec.name], offsets[spec.name] = spec, cursor.offset
-        cursor.skip(nbytes, "the data of a tensor")
+        cursor.skip(nbytes, f"the data of tensor {index}")
     if cursor.left:
         raise cursor.error(f"{cursor.left} bytes follow the last of {len(specs)} tensors; expected none")
     return specs, offsets
@@ -96,9 +96,10 @@ def _read_count(cursor: ckptio.Cursor) -> int:
 
 def _read_record(cursor: ckptio.Cursor, index: int) -> tuple[ckptio.TensorSpec, int]:
     """Return the next tensor and the bytes of its data; the cursor then stands before them."""
-    (length,) = cursor.unpack(_LENGTH, "the header of a tensor")
+    where = f"the header of tensor {index}"
+    (length,) = cursor.unpack(_LENGTH, where)
     start = cursor.offset
-    raw = cursor.take(length + _TYPE.size, "the name and dtype of a tensor")
+    raw = cursor.take(length + _TYPE.size, where)
     name = _decode(cursor, raw[:length], start)
     code, ndim = _TYPE.unpack_from(raw, length)
     if not 0 <= code < len(_DTYPES):
@@ -110,7 +111,7 @@ def _read_record(cursor: ckptio.Cursor, index: int) -> tuple[ckptio.TensorSpec, 
         raise cursor.error(f"{_label(index, name)}: {what}", start + length + 1)
 
     start = cursor.offset
-    *shape, nbytes = struct.unpack(f"<{ndim}qQ", cursor.take(8 * ndim + 8, "the dimensions of a tensor"))
+    *shape, nbytes = struct.unpack(f"<{ndim}qQ", cursor.take(8 * ndim + 8, where))
     dtype = _DTYPES[code]
     problem = shape_problem(shape, dtype.itemsize)
     if problem:
