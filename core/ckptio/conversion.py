@@ -160,7 +160,7 @@ class _Job:
             return
         wanted = DType.parse(dtype) if isinstance(dtype, str) else dtype
         added = self.layout.added if self.layout is not None else {}
-        self.casting = Cast(self.current, wanted, [name for name in self.current.specs if name not in added])
+        self.casting = Cast(self.current, wanted, self.current.specs.keys() - added.keys())
         self.current = self.casting
         if "overflow" not in self.allow:
             self.problems += self.casting.overflows()

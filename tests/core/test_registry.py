@@ -9,8 +9,9 @@ from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-import ckptio
 import pytest
+
+import ckptio
 from ckptio import (
     Capabilities,
     Dependency,
