@@ -106,7 +106,7 @@ class _Arithmetic:
         # The magnitudes that overflow, from the first to the last; none where the first is the greater.
         with np.errstate(all="ignore"):
             self._first = bisect.bisect_left(range(self._infinity), True, key=is_lost)
-        self._last = self._infinity - _has_infinity(target)
+            self._last = self._infinity - _has_infinity(target)
         self.overflows = self._first <= self._last
 
     def cast(self, bits: _Array, out: _Array) -> int:
