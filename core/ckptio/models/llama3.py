@@ -8,6 +8,7 @@ each): ``n_qkv`` in all; rotary pairs are interleaved, as in Meta's files. The M
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from ckptio.models.tables import Architecture, Row
 
@@ -35,19 +36,23 @@ LLAMA3 = Architecture(
 
 
 def ffn_range(
-    n_embd: int, multiple_of: int, multiplier: float, *, truncated: bool = False
+    n_embd: int, multiple_of: int, multiplier: float, how: Literal["cut", "rounded", "lost"]
 ) -> tuple[int, int]:
     """Return the smallest and the largest inner width of the MLP that the hyperparameters can mean.
 
     The width is ``int(8 * n_embd / 3)`` times ``ffn_dim_multiplier``, made whole, then raised to a
-    multiple of ``multiple_of``. llm.c makes it whole by cutting and InfiniTrain by rounding, and the
-    multiplier may have passed through float32, so there may be two. With ``truncated``, ``multiplier``
-    is what ``int()`` left of the true one, which lies below ``multiplier + 1``.
+    multiple of ``multiple_of``. llm.c makes it whole by cutting (``how="cut"``), InfiniTrain by rounding
+    (``"rounded"``); the two bounds differ only where the float32 that the multiplier has passed through
+    decides. With ``"lost"``, ``multiplier`` is what ``int()`` left of the true one.
     """
     base = 8 * n_embd // 3
-    if truncated:
-        low, high = int(multiplier) * base, int(multiplier + 1) * base - 1
+    if how == "lost":
+        low, high = int(multiplier) * base, (int(multiplier) + 1) * base - 1
     else:
-        product = multiplier * base
-        low, high = math.floor(product * (1 - 2.0**-23)), math.floor(product * (1 + 2.0**-23)) + 1
-    return tuple(max(1, -(-whole // multiple_of)) * multiple_of for whole in (low, high))  # type: ignore[return-value]
+        half = 0.5 if how == "rounded" else 0.0
+        low, high = (math.floor(multiplier * base * (1 + error) + half) for error in (-(2.0**-23), 2.0**-23))
+    return _raised(low, multiple_of), _raised(high, multiple_of)
+
+
+def _raised(width: int, multiple_of: int) -> int:
+    return max(1, -(-width // multiple_of)) * multiple_of

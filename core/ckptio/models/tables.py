@@ -60,12 +60,17 @@ class Row:
         """Return what ``layout`` does with this tensor."""
         return self.columns.get(layout, STORED)
 
+    def name_in(self, layer: int) -> str:
+        """Return the name in one layer."""
+        return self.name.replace("{l}", str(layer))
+
+    def count(self, n_layer: int) -> int:
+        """Return how many such tensors a model of ``n_layer`` layers has."""
+        return n_layer if self.layered else 1
+
     def names(self, n_layer: int) -> Iterator[str]:
         """Yield the name in every layer, or the one name."""
-        if self.layered:
-            yield from (self.name.replace("{l}", str(layer)) for layer in range(n_layer))
-        else:
-            yield self.name
+        return (self.name_in(layer) for layer in range(self.count(n_layer)))
 
     def shape_for(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape for known sizes; KeyError when one is unknown."""
