@@ -1,0 +1,108 @@
+"""``ckpt verify``: whether a checkpoint is whole, to its last byte."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ckptio.cli.options import CheckpointFormat, CheckpointPath, Json, SourceOptions, parse_pairs
+from ckptio.cli.progress import ProgressBar
+from ckptio.cli.text import byte_count, escape, print_json
+
+if TYPE_CHECKING:
+    from ckptio.checkpoint import Checkpoint
+
+__all__ = ["verify"]
+
+
+def verify(
+    path: CheckpointPath,
+    checkpoint_format: CheckpointFormat = None,
+    source_options: SourceOptions = None,
+    as_json: Json = False,
+) -> int:
+    """Check that a checkpoint is whole.
+
+    Its structure, every tensor to its last byte, its ties and its sidecar; the exit status is 1 when
+    something is wrong. A value that was changed in place cannot be noticed where the
+    format has no checksum.
+    """
+    options = parse_pairs(source_options, "-O")
+    from ckptio.detect import choose_reader
+    from ckptio.reading import open_as
+    from ckptio.registry import registry
+    from ckptio.sidecar import SidecarWarning, sidecar_path
+
+    choice = choose_reader(path, checkpoint_format, registry())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SidecarWarning)
+        checkpoint = open_as(choice, path, options)
+    with checkpoint:
+        problems = [str(each.message) for each in caught] + _read_all(checkpoint)
+        omissions = [str(problem) for problem in checkpoint.omissions()]
+        checkpoint.check_unchanged()
+    sidecar = sidecar_path(path)
+    about: dict[str, Any] = {
+        "path": str(path),
+        "format": choice.format.name,
+        "reason": choice.reason,
+        "ok": not problems,
+        "problems": problems,
+        "tensors": len(checkpoint.specs),
+        "tensor_bytes": sum(spec.nbytes for spec in checkpoint.specs.values()),
+        "ties": len(checkpoint.aliases),
+        "leaves": len(checkpoint.leaves),
+        "sidecar": str(sidecar) if sidecar.exists() else None,
+        "omissions": omissions,
+    }
+    if as_json:
+        print_json(about)
+    else:
+        _print(about)
+    return int(bool(problems))
+
+
+def _read_all(checkpoint: Checkpoint) -> list[str]:
+    """Read every tensor and follow every tie; return what is wrong, one line per tensor."""
+    from ckptio.errors import CheckpointError
+    from ckptio.leaves import leaf_problem
+
+    problems = []
+    total = sum(spec.nbytes for spec in checkpoint.specs.values())
+    done = 0
+    with ProgressBar() as progress:
+        for name, spec in checkpoint.specs.items():
+            size = 0
+            try:
+                for chunk in checkpoint.chunks(name):
+                    size += len(chunk)
+                    progress(done + size, total)
+            except CheckpointError as error:
+                problems.append(f"{name}: {error}")
+            else:
+                if size != spec.nbytes:
+                    problems.append(f"{name}: {size} bytes were read of {spec.nbytes}")
+            done += spec.nbytes
+    for alias, name in checkpoint.aliases.items():
+        if name not in checkpoint.specs or alias in checkpoint.specs:
+            problems.append(f"{alias}: a tie with {name!r}, which leads to no tensor of its own")
+    for where, leaf in checkpoint.leaves.items():
+        problem = leaf_problem(leaf)
+        if problem is not None:
+            problems.append(f"{where}: {problem}")
+    return problems
+
+
+def _print(about: dict[str, Any]) -> None:
+    print(f"{escape(about['path'])}: {'whole' if about['ok'] else 'NOT whole'}")
+    lines = [
+        f"format: {about['format']} ({about['reason']})",
+        f"{about['tensors']} tensors read to the last byte: {byte_count(about['tensor_bytes'])}",
+        f"{about['ties']} ties lead to a tensor, {about['leaves']} leaves are values that checkpoints hold",
+    ]
+    if about["sidecar"] is not None and about["ok"]:
+        lines.append(f"the sidecar fits: {about['sidecar']}")
+    lines += [f"left out by the reader: {omission}" for omission in about["omissions"]]
+    lines += [f"problem: {problem}" for problem in about["problems"]]
+    for line in lines:
+        print(f"  {escape(line)}")
