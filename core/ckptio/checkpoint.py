@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptio.dtypes import DType
-from ckptio.errors import Problem, UnsupportedError
+from ckptio.errors import PluginError, Problem, UnsupportedError
 
 __all__ = ["CHUNK_BYTES", "Checkpoint", "MemoryCheckpoint", "OpenFile", "Sink", "Span", "TensorSpec"]
 
@@ -158,13 +158,15 @@ class Checkpoint(abc.ABC):
 
         With ``mmap=True`` the array is a read-only view of the file where it is one aligned piece.
         That is unsafe on a file that others rewrite: a file cut under a map kills the process.
+
+        Raises `PluginError` when the reader gives another number of bytes than its spec says.
         """
         if sys.byteorder != "little":
             raise UnsupportedError("tensors can be read as arrays on little-endian machines only")
         spec = self.specs[self.canonical(name)]
         spans = self.spans(spec.name)
         if mmap and spans is not None and len(spans) == 1 and spec.nbytes:
-            view = _mapped(spans[0])
+            view = _mapped(spans[0], spec.dtype.numpy.alignment)
             if view is not None:
                 return view.view(spec.dtype.numpy).reshape(spec.shape)
         data = np.empty(spec.nbytes, np.uint8)
@@ -175,8 +177,12 @@ class Checkpoint(abc.ABC):
                 position += span.length
         else:
             for chunk in self.chunks(spec.name):
-                buffer[position : position + len(chunk)] = chunk
-                position += len(chunk)
+                end = position + len(chunk)
+                if end <= spec.nbytes:
+                    buffer[position:end] = chunk
+                position = end
+        if position != spec.nbytes:
+            raise PluginError(f"{spec.name}: the reader gave {position} bytes instead of {spec.nbytes}")
         return data.view(spec.dtype.numpy).reshape(spec.shape)
 
     def copy_to(self, name: str, out: Sink) -> None:
@@ -258,8 +264,10 @@ class MemoryCheckpoint(Checkpoint):
             yield piece.view(np.uint8).data
 
 
-def _mapped(span: Span) -> npt.NDArray[np.uint8] | None:
-    """Map a span read-only, or return None where the file system does not map files."""
+def _mapped(span: Span, alignment: int) -> npt.NDArray[np.uint8] | None:
+    """Map a span read-only; None where it is not aligned, or the file system does not map files."""
+    if span.offset % alignment:
+        return None
     start = span.offset - span.offset % mmap_module.ALLOCATIONGRANULARITY
     skip = span.offset - start
     try:

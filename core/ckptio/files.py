@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
-from ckptio.errors import ChangedCheckpointError, CorruptCheckpointError, UnsupportedError
+from ckptio.errors import (
+    ChangedCheckpointError,
+    CheckpointError,
+    CorruptCheckpointError,
+    UnsupportedError,
+)
 from ckptio.limits import current_limits
 
 __all__ = ["Cursor", "FileCheckpoint", "SourceFile", "open_source", "read_chunks"]
@@ -48,7 +53,7 @@ class SourceFile:
         return self._fd
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes from ``offset``; `CorruptCheckpointError` when there are fewer."""
+        """Return exactly ``size`` bytes from ``offset``; `CheckpointError` when there are fewer."""
         if size > self.size - offset:
             raise self.cut_short(offset, size)
         data = os.pread(self.fileno(), size, offset)
@@ -59,7 +64,7 @@ class SourceFile:
         return bytes(whole)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill ``buffer`` from ``offset``; `CorruptCheckpointError` when the file ends before."""
+        """Fill ``buffer`` from ``offset``; `CheckpointError` when the file ends before."""
         done = 0
         while done < len(buffer):
             count = os.preadv(self.fileno(), [buffer[done:]], offset + done)
@@ -67,8 +72,14 @@ class SourceFile:
                 raise self.cut_short(offset + done, len(buffer) - done)
             done += count
 
-    def cut_short(self, offset: int, size: int) -> CorruptCheckpointError:
-        left = max(0, os.fstat(self.fileno()).st_size - offset)
+    def cut_short(self, offset: int, size: int) -> CheckpointError:
+        """Return the error of a read past the end: the file was always too short, or was cut meanwhile."""
+        now = os.fstat(self.fileno()).st_size
+        if now < self.size:
+            return ChangedCheckpointError(
+                "the file was cut while it was being read", path=self.path, offset=offset
+            )
+        left = max(0, now - offset)
         return CorruptCheckpointError(
             f"the file ends too early: {size} bytes expected, {left} left", path=self.path, offset=offset
         )

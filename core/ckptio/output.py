@@ -7,17 +7,16 @@ interrupt included, removes what was begun and leaves the old target as it was.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
 from ckptio.checkpoint import CHUNK_BYTES, Span
-from ckptio.errors import ChangedCheckpointError, OptionError
+from ckptio.errors import OptionError
 
 __all__ = ["Output", "OutputFile", "check_target", "fsync_directory", "temporary_sibling", "write_file"]
 
@@ -94,11 +93,10 @@ class OutputFile:
                     raise
                 del self._kernel_copies[0]
                 continue
-            if done == 0:
-                raise ChangedCheckpointError(
-                    "the file was cut while it was being read", path=span.file.path, offset=position
-                )
-            return done
+            if done:
+                return done
+            # The end of the source; but some file systems say so of every such copy.
+            del self._kernel_copies[0]
         data = span.file.read_at(position, min(count, CHUNK_BYTES))
         _write_all(self._fd, memoryview(data))
         return len(data)
@@ -141,10 +139,10 @@ class Output:
         if relative is None:
             path = self.staging
         else:
-            parts = PurePosixPath(relative).parts
-            if not parts or ".." in parts or parts[0] == "/" or "\0" in relative:
+            inside = PurePosixPath(relative)
+            if not inside.parts or inside.is_absolute() or ".." in inside.parts or "\0" in relative:
                 raise ValueError(f"{relative!r} is outside of the target directory")
-            path = self.staging.joinpath(*parts)
+            path = self.staging / inside
             path.parent.mkdir(parents=True, exist_ok=True)
         file = self._files[relative] = OutputFile(path, self._on_bytes)
         return file
@@ -226,32 +224,31 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-@contextlib.contextmanager
-def _existing(target: Path) -> Iterator[None]:
+def _rename(staging: Path, target: Path, *, overwrite: bool) -> None:
+    if overwrite:
+        os.rename(staging, target)
+        return
     try:
-        yield
-    except FileExistsError:
+        if staging.is_dir() or not _linked(staging, target):
+            if os.path.lexists(target):
+                raise FileExistsError
+            os.rename(staging, target)
+    except (FileExistsError, NotADirectoryError):
         raise FileExistsError(
             17, "The target appeared meanwhile; --overwrite (overwrite=True) replaces it", str(target)
         ) from None
 
 
-def _rename(staging: Path, target: Path, *, overwrite: bool) -> None:
-    if overwrite or staging.is_dir():
-        os.rename(staging, target)
-        return
-    # A plain rename would replace a target that another process published meanwhile; a link does not.
-    with _existing(target):
-        try:
-            os.link(staging, target)
-        except FileExistsError:
-            raise
-        except OSError:
-            if os.path.lexists(target):
-                raise
-            os.rename(staging, target)
-            return
+def _linked(staging: Path, target: Path) -> bool:
+    """Give a file its name without replacing one that another process published; False without links."""
+    try:
+        os.link(staging, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
     staging.unlink()
+    return True
 
 
 def _write_all(fd: int, data: memoryview) -> None:
