@@ -111,7 +111,9 @@ def damage(path: Path, name: str, folder: Path) -> Counter[str]:
             for bit in _data_bits(edges):
                 _flip(file.fileno(), bit)
                 if not one_element_differs(read_all(copy, name)[0], whole):
-                    raise VerdictError(f"{path}: bit {bit} of the data flipped: not just that element differs")
+                    raise VerdictError(
+                        f"{path}: bit {bit} of the data flipped: not just that element differs"
+                    )
                 counts["one element differs"] += 1
                 _flip(file.fileno(), bit)
         for length in cut_lengths(total):
