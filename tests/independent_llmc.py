@@ -31,10 +31,11 @@ def read_llmc(path: Path) -> tuple[tuple[int, ...], str, dict[str, Stored]]:
     if words[0] == 20240326:
         width, padded = words[6], words[7]
         sizes = {"C": width, "3C": 3 * width, "4C": 4 * width}
-        rows, first = (
-            GPT2,
-            [("transformer.wte.weight", (padded, width)), ("transformer.wpe.weight", (words[2], width))],
-        )
+        rows: tuple[str, ...] = GPT2
+        first: list[tuple[str, tuple[int, ...]]] = [
+            ("transformer.wte.weight", (padded, width)),
+            ("transformer.wpe.weight", (words[2], width)),
+        ]
         last: list[tuple[str, tuple[int, ...]]] = [
             ("transformer.ln_f.weight", (width,)),
             ("transformer.ln_f.bias", (width,)),

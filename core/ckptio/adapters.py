@@ -82,6 +82,9 @@ class View(Adapter):
     def spans(self, name: str) -> Sequence[Span] | None:
         return self.base.spans(self._stored[name])
 
+    def crc32(self, name: str) -> int | None:
+        return self.base.crc32(self._stored[name])
+
 
 def select(base: Checkpoint, names: Collection[str]) -> Checkpoint:
     """Keep ``names`` alone, in file order; where a stored name goes, its first kept alias stands in."""
@@ -153,3 +156,6 @@ class Annotated(Adapter):
     @property
     def metadata(self) -> Mapping[str, Any]:
         return self._metadata
+
+    def crc32(self, name: str) -> int | None:
+        return self.base.crc32(name)

@@ -101,6 +101,10 @@ class Checkpoint(abc.ABC):
         """Return the pieces of open files that, read in turn, are the tensor's bytes, or None."""
         return None
 
+    def crc32(self, name: str) -> int | None:
+        """Return the CRC-32 of a stored tensor's bytes where the file says it, else None; nothing is read."""
+        return None
+
     @property
     def aliases(self) -> Mapping[str, str]:
         """The ties: each further name of a tensor, and the name in ``specs`` that it shares storage with."""
