@@ -12,6 +12,7 @@ import torch
 
 from ckptio import DType, OptionError, UnsupportedError
 from ckptio.casts import Caster, can_overflow, check_target, count_overflow
+from golden import golden
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -218,6 +219,16 @@ def test_a_nan_becomes_the_quiet_nan_of_its_sign(source: DType, target: DType) -
     )
 
 
+@pytest.mark.parametrize(("source", "target"), [p for p in PAIRS if p[0].itemsize > 1], ids=pair_id)
+def test_one_nan_alone_whose_payload_is_the_least(source: DType, target: DType) -> None:
+    sign = 1 << (8 * source.itemsize - 1)
+    pattern = int(np.array(np.inf, source.numpy).view(bits_of(source))) + 1
+    for negative in (0, 1):
+        bits = np.array([0, pattern | negative * sign], bits_of(source))
+        found, count = cast(bits, source, target)
+        assert (found.tolist(), count) == ([0, QUIET_NANS[target][negative]], 0)
+
+
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=pair_id)
 def test_overflow_is_counted_exactly_and_gives_an_infinity_or_nan(source: DType, target: DType) -> None:
     bits = SAMPLES[source]
@@ -263,6 +274,17 @@ def test_what_can_overflow() -> None:
     assert can_overflow(DType.F8_E5M2, DType.F8_E5M2FNUZ)
     infinities = memoryview(b"\x7c\xfc\x00")
     assert count_overflow(DType.F8_E5M2, DType.F8_E5M2FNUZ, infinities) == 2
+
+
+@pytest.mark.parametrize(
+    "stem", ["llmc_gpt2/gpt2_L2H2C32V97T16", "llmc_llama3/llama3_L4H4KV2C16V96T16_masterlayout"]
+)
+def test_real_weights_as_llmc_rounds_them(stem: str) -> None:
+    """llm.c exports one model in both types; behind 1024 bytes of header the elements correspond."""
+    weights = golden(f"{stem}_fp32.bin").read_bytes()[1024:]
+    out, count = Caster(DType.F32, DType.BF16).cast(memoryview(weights))
+    assert bytes(out) == golden(f"{stem}_bf16.bin").read_bytes()[1024:]
+    assert count == 0
 
 
 def test_bf16_that_f16_cannot_hold() -> None:

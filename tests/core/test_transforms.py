@@ -131,6 +131,19 @@ class TestCast:
         cast = Cast(checkpoint_of({"x": array}), DType(wanted))
         check(cast, "x", expected.view(DType(wanted).numpy).reshape(20, 30))
 
+    @pytest.mark.parametrize("wanted", [DType.F8_E5M2, DType.F64])
+    def test_no_more_is_read_at_a_time_than_is_asked_for(self, wanted: DType) -> None:
+        asked: list[int] = []
+
+        class Recording(Adapter):
+            def chunks(self, name: str, max_bytes: int = 0) -> Iterator[memoryview]:
+                asked.append(max_bytes)
+                return self.base.chunks(name, max_bytes)
+
+        cast = Cast(Recording(MemoryCheckpoint({"x": numbers(100)})), wanted)
+        assert max(len(chunk) for chunk in cast.chunks("x", 100)) <= 100
+        assert 8 <= asked[0] <= 100
+
     def test_only_the_named_and_their_ties(self, checkpoint_of: Open) -> None:
         base = checkpoint_of({"a": numbers(3), "b": numbers(3)}, {"tied": "a"})
         cast = Cast(base, DType.F64, ["a"])
@@ -163,6 +176,7 @@ class TestCast:
         check(cast, "bad", np.array([0x7C00, 0, 0x7E00, 0xFC00], "<u2").view("<f2"))
         check(cast, "worse", np.array([65504.0, np.inf, -np.inf], "<f2"))
         check(cast, "good", np.array([65504.0], "<f2"))
+        assert list(cast.chunks("worse", 4))[2:]
         assert cast.overflowed == {"bad": 1, "worse": 2, "good": 0}
         assert cast.losses() == tuple(expected)
 
