@@ -99,7 +99,7 @@ def _decode(value: Any, depth: int) -> Any:
         case {"$float": str(text)} if len(value) == 1:
             return _decode_float(text)
         case {"$complex": [real, imaginary]} if len(value) == 1:
-            return _decode_complex(decode_leaf(real), decode_leaf(imaginary))
+            return complex(_decode_part(real), _decode_part(imaginary))
         case {"$bytes": str(text)} if len(value) == 1:
             return base64.b64decode(text, validate=True)
     raise ValueError(f"not an encoded leaf: {sorted(value)}")
@@ -153,7 +153,12 @@ def _decode_float(text: str) -> float:
     raise ValueError(f"not an encoded float: {text}")
 
 
-def _decode_complex(real: Any, imaginary: Any) -> complex:
-    if not isinstance(real, int | float) or not isinstance(imaginary, int | float):
-        raise ValueError("not an encoded complex: its parts are not numbers")
-    return complex(real, imaginary)
+def _decode_part(value: Any) -> float:
+    match value:
+        case bool():
+            pass
+        case int() | float():
+            return float(value)
+        case {"$float": str(text)} if len(value) == 1:
+            return _decode_float(text)
+    raise ValueError("not an encoded complex: a part is not a number")

@@ -58,8 +58,13 @@ def _read_sizes(reader: Reader, start: int) -> list[Any]:
     if head.kind != "list":
         raise reader.error("an array whose shape is not a list", start)
     _check_dimensions(reader, head.value, start)
-    sizes = [read_head(reader) for _ in range(head.value)]
-    return [size.value if size.kind == "plain" else None for size in sizes]
+    sizes = []
+    for _ in range(head.value):
+        size = read_head(reader)
+        if size.kind != "plain":
+            raise reader.error(f"an array with a {size.kind} value in its shape", start)
+        sizes.append(size.value)
+    return sizes
 
 
 def _check_dimensions(reader: Reader, count: int, start: int) -> None:

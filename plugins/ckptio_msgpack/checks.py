@@ -9,12 +9,12 @@ from ckptio import Checkpoint, Problem, TensorSpec, current_limits
 from ckptio.adapters import expand_aliases
 from ckptio.leaves import leaf_problem
 from ckptio_msgpack.tree import build_tree, in_order
-from ckptio_msgpack.wire import CHUNKED, EXT_LIMIT, FLAT, array_head
+from ckptio_msgpack.wire import CHUNKED, FLAT, fits_one_ext
 
 __all__ = ["content_problems"]
 
-_LONGEST = EXT_LIMIT // 4
-"""Characters (of up to four bytes each) or bytes of one string: msgpack counts bytes in 32 bits."""
+_LONGEST = (1 << 30) - 1
+"""Characters, of up to four bytes each, or bytes of one string: msgpack counts bytes in 32 bits."""
 
 
 def content_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -33,7 +33,7 @@ def content_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
         if problem:
             yield Problem(path, problem)
     for _, value, in_list in in_order(tree):
-        if in_list and isinstance(value, TensorSpec) and len(array_head(value)) + value.nbytes > EXT_LIMIT:
+        if in_list and isinstance(value, TensorSpec) and not fits_one_ext(value):
             yield Problem(value.name, f"{value.nbytes} bytes inside a list, where flax chunks no array")
 
 

@@ -112,6 +112,7 @@ class Walker:
         self._stack.append(_Frame(head.value, start, {} if head.kind == "map" else []))
 
     def _closed(self, frame: _Frame) -> Any:
+        frame.key = None
         if isinstance(frame.items, dict):
             return (
                 join_chunks(self._reader, frame.items, frame.start) if CHUNKED in frame.items else frame.items

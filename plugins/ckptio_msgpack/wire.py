@@ -21,12 +21,12 @@ __all__ = [
     "CHUNKED",
     "COMPLEX",
     "DTYPES",
-    "EXT_LIMIT",
     "FLAT",
     "SCALAR",
     "Head",
     "Reader",
     "array_head",
+    "fits_one_ext",
     "read_head",
 ]
 
@@ -34,8 +34,6 @@ ARRAY, COMPLEX, SCALAR = 1, 2, 3
 CHUNKED = "__msgpack_chunked_array__"
 FLAT = "__ckptio_flat__"
 """The key, ours and not flax's, that marks a map whose other keys are whole names."""
-EXT_LIMIT = 2**32 - 1
-"""The most bytes that the payload of one ext value can have."""
 DTYPES = {dtype.long_name: dtype for dtype in DType}
 
 
@@ -66,7 +64,21 @@ class Head(NamedTuple):
     code: int = 0
 
 
+_LONGEST = 2**32 - 1
+"""The most bytes that a string, a byte string or the payload of an ext value can have."""
+_WHOLE = {
+    **{byte: Head("plain", byte) for byte in range(0x80)},
+    **{0x80 + count: Head("map", count) for count in range(16)},
+    **{0x90 + count: Head("list", count) for count in range(16)},
+    **{0xA0 + length: Head("str", length) for length in range(32)},
+    0xC0: Head("plain", None),
+    0xC2: Head("plain", False),
+    0xC3: Head("plain", True),
+    **{byte: Head("plain", byte - 0x100) for byte in range(0xE0, 0x100)},
+}
+"""The heads that are one byte."""
 _FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
+_NUMBERS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 _COUNTS = {
     0xC4: ("bin", struct.Struct(">B")),
     0xC5: ("bin", struct.Struct(">H")),
@@ -82,8 +94,6 @@ _COUNTS = {
     0xDE: ("map", struct.Struct(">H")),
     0xDF: ("map", struct.Struct(">I")),
 }
-_PLAIN = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}
-_PLAIN |= {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 _LEAST = {"map": 2, "list": 1, "str": 1, "bin": 1, "ext": 1}
 """The fewest bytes that each entry, element or byte of a value takes up."""
 
@@ -93,21 +103,20 @@ def read_head(reader: Reader) -> Head:
     start = reader.offset
     first = reader.take(1, "the head of a value")
     byte = first[0]
-    if byte in _PLAIN:
-        return Head("plain", msgpack.unpackb(first + reader.take(_PLAIN[byte], "a plain value")))
-    if byte in _COUNTS:
+    if byte in _WHOLE:
+        head = _WHOLE[byte]
+        if head.kind == "plain":
+            return head
+    elif byte in _NUMBERS:
+        return Head("plain", msgpack.unpackb(first + reader.take(_NUMBERS[byte], "a number")))
+    elif byte in _COUNTS:
         kind, layout = _COUNTS[byte]
         head = Head(kind, *layout.unpack(reader.take(layout.size, f"the head of a {kind}")))
     elif byte in _FIXED:
-        head = Head("ext", _FIXED[byte], struct.unpack("b", reader.take(1, "the head of an ext"))[0])
-    elif byte == 0xC1:
-        raise reader.error("byte 0xc1 starts no msgpack value", start)
-    elif byte < 0x80 or byte >= 0xE0:
-        return Head("plain", msgpack.unpackb(first))
-    elif byte < 0xA0:
-        head = Head("map" if byte < 0x90 else "list", byte & 0x0F)
+        (code,) = struct.unpack("b", reader.take(1, "the head of an ext"))
+        head = Head("ext", _FIXED[byte], code)
     else:
-        head = Head("str", byte & 0x1F)
+        raise reader.error(f"byte {byte:#x} starts no msgpack value", start)
     if head.value * _LEAST[head.kind] > reader.left:
         raise reader.error(
             f"a {head.kind} claims a length of {head.value}, but {reader.left} bytes are left in the file",
@@ -118,10 +127,19 @@ def read_head(reader: Reader) -> Head:
 
 def array_head(spec: TensorSpec, *, scalar: bool = False) -> bytes:
     """Return all bytes of an array before its elements, with the widths that flax's packer chooses."""
-    inner: bytes = (
-        b"\x93" + msgpack.packb(spec.shape) + msgpack.packb(spec.dtype.long_name) + _bin_head(spec.nbytes)
-    )
+    inner = _payload_head(spec)
     return _ext_head(SCALAR if scalar else ARRAY, len(inner) + spec.nbytes) + inner
+
+
+def fits_one_ext(spec: TensorSpec) -> bool:
+    """Return whether a tensor can be written without chunks."""
+    return spec.nbytes <= _LONGEST and len(_payload_head(spec)) + spec.nbytes <= _LONGEST
+
+
+def _payload_head(spec: TensorSpec) -> bytes:
+    shape: bytes = msgpack.packb(spec.shape)
+    name: bytes = msgpack.packb(spec.dtype.long_name)
+    return b"\x93" + shape + name + _bin_head(spec.nbytes)
 
 
 def _bin_head(length: int) -> bytes:

@@ -49,15 +49,8 @@ def test_flax_files_are_told_by_content(path: Path, sure: Callable[[bytes], Conf
 
 
 def test_files_of_other_formats_are_not_claimed() -> None:
-    assert {path.suffix for path in OTHERS} >= {
-        ".bin",
-        ".ckpt",
-        ".json",
-        ".npz",
-        ".safetensors",
-        ".pt",
-        ".gguf",
-    }
+    kinds = {".bin", ".ckpt", ".json", ".npz", ".safetensors", ".pt", ".gguf"}
+    assert kinds <= {path.suffix for path in OTHERS}
     claimed = [path.relative_to(GOLDEN) for path in OTHERS if confidence(path) is not Confidence.NO]
     assert claimed == []
 
@@ -73,7 +66,7 @@ def test_text_and_random_bytes_are_not_claimed(sure: Callable[[bytes], Confidenc
     assert all(sure(json.dumps(text).encode()) is Confidence.NO for text in texts)
     assert sure(b"") is Confidence.NO
     generator = random.Random(0)
-    for _ in range(500):
+    for _ in range(200):
         assert sure(generator.randbytes(generator.randrange(16, 6000))) is Confidence.NO
         # Half of them start as a map would.
         assert sure(b"\x85" + generator.randbytes(300)) is Confidence.NO
