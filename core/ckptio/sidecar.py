@@ -90,9 +90,16 @@ def difference(wanted: Checkpoint, written: Checkpoint, own_key: str) -> Sidecar
         {
             key: value
             for key, value in wanted.metadata.items()
-            if key != own_key and (key not in written.metadata or written.metadata[key] != value)
+            if key != own_key and not _says(written.metadata.get(key, ...), value)
         },
     )
+
+
+def _says(found: Any, wanted: Any) -> bool:
+    """Return whether a value read back says all that was wanted; a map may say more."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        return all(key in found and _says(found[key], value) for key, value in wanted.items())
+    return type(found) is type(wanted) and bool(found == wanted)
 
 
 def is_sidecar(path: Path) -> bool:

@@ -14,6 +14,7 @@ import pytest
 import ckptio
 from ckptio import OptionError, SidecarWarning
 from ckptio.sidecar import sidecar_path
+from golden import golden
 
 WTE = np.arange(40_000, dtype="<f4").reshape(200, 200)
 
@@ -173,3 +174,20 @@ def test_a_stale_sidecar_without_its_target_is_not_adopted(tied: Path) -> None:
     ckptio.save({"a": WTE, "b": WTE}, tied, overwrite=True)
     with ckptio.open(tied) as checkpoint:
         assert dict(checkpoint.aliases) == {"b": "a"}
+
+
+def test_what_the_file_says_by_itself_is_not_recorded_again(tmp_path: Path) -> None:
+    source = golden("infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt")
+    report = ckptio.convert(source, tmp_path / "x.bin", checkpoint_format="llmc", config={"n_head": 2})
+    assert report.sidecar is None
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.bin"]
+    with ckptio.open(tmp_path / "x.bin") as found:
+        assert found.metadata["config"]["n_head"] == 2
+
+
+def test_what_the_file_says_in_part_is_recorded(tmp_path: Path) -> None:
+    source = golden("infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt")
+    config = {"n_head": 2, "dropout": 0.1}
+    ckptio.convert(source, tmp_path / "x.bin", checkpoint_format="llmc", config=config)
+    with ckptio.open(tmp_path / "x.bin") as found:
+        assert found.metadata["config"].items() >= config.items()
