@@ -44,8 +44,9 @@ class ValueDifference:
 class Comparison:
     """All differences of two checkpoints; ``one`` is the first, ``other`` the second.
 
-    ``same`` counts the names whose tensors are equal. A tie is the sorted tuple of the names that
-    share storage. ``container`` has the metadata that readers note about their own container.
+    ``same`` counts the names whose tensors are equal, but for dtypes that do not count. A tie is the
+    sorted tuple of the names that share storage. ``container`` has the metadata that readers note
+    about their own container.
     """
 
     same: int
@@ -96,7 +97,7 @@ def compare(
     ties, other_ties = _ties(one), _ties(other)
     metadata, other_metadata = _flat(one.metadata, container_keys), _flat(other.metadata, container_keys)
     return Comparison(
-        len(common) - len(found),
+        len(common) - sum(each.counts for each in found),
         tuple(_spec(one, name) for name in one.names() if name not in other),
         tuple(_spec(other, name) for name in other.names() if name not in one),
         found,

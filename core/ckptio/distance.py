@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.elements import bits, elements, widen
 
-__all__ = ["Distance", "Tolerance", "measure"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-_Array = npt.NDArray[Any]
+    _Array = npt.NDArray[Any]
+
+__all__ = ["Distance", "Tolerance", "measure"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.elements import elements, widen
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Statistics", "statistics"]
 

@@ -14,6 +14,7 @@ from ckptio.cli.outcome import reported
 __all__ = ["command", "gone"]
 
 _GONE = "use_llmc_checkpoint_io"
+_NUMBERS = ("atol", "rtol")
 _REPLACED = (
     "error: --use_llmc_checkpoint_io is gone: --checkpoint_format replaced it "
     "(llmc for llm.c's layout, statedict for the native one)"
@@ -35,7 +36,10 @@ def command() -> Callable[..., Any]:
     app.command("diff")(reported(diff.diff, trouble=2))
     app.command("verify")(reported(verify.verify))
     app.command("formats")(reported(formats.formats))
-    return get_command(app)
+    whole: Any = get_command(app)
+    for each in (whole, *whole.commands.values()):
+        _take_text_as_it_is(each)
+    return whole  # type: ignore[no-any-return]
 
 
 def gone(argv: Sequence[str]) -> str | None:
@@ -49,6 +53,39 @@ def gone(argv: Sequence[str]) -> str | None:
         if name in (_GONE, f"no_{_GONE}", f"no{_GONE}"):
             return _REPLACED
     return None
+
+
+def _take_text_as_it_is(command: Any) -> None:
+    """Let text, lists of it and what was not given pass without typer's coercion.
+
+    They need none, and where it is done by pydantic, importing that costs as much as numpy.
+    """
+    get_params = command.get_params
+
+    # The parameters in `command.params` lack `--help`, which is made when it is first asked for.
+    def with_text(context: typer.Context) -> list[Any]:
+        parameters: list[Any] = get_params(context)
+        for parameter in parameters:
+            if "process_value" not in vars(parameter):
+                parameter.process_value = _quick(parameter)
+        return parameters
+
+    command.get_params = with_text
+
+
+def _quick(parameter: Any) -> Callable[[typer.Context, Any], Any]:
+    coerce: Callable[[typer.Context, Any], Any] = parameter.process_value
+
+    def process_value(context: typer.Context, value: Any) -> Any:
+        if isinstance(value, str) and parameter.name not in _NUMBERS:
+            return value
+        if value is None and not parameter.required:
+            return None
+        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            return list(value)
+        return coerce(context, value)
+
+    return process_value
 
 
 def _show_version(asked: bool) -> None:

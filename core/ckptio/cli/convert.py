@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,9 +15,9 @@ __all__ = ["convert"]
 
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="The checkpoint to read.", show_default=False)
+        str, typer.Argument(metavar="SOURCE", help="The checkpoint to read.", show_default=False)
     ],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file to write.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file to write.", show_default=False)],
     checkpoint_format: Annotated[
         str | None,
         typer.Option(

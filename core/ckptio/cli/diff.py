@@ -23,8 +23,8 @@ __all__ = ["diff"]
 
 
 def diff(
-    one: Annotated[Path, typer.Argument(metavar="A", help="A checkpoint.", show_default=False)],
-    other: Annotated[Path, typer.Argument(metavar="B", help="Another, of any format.", show_default=False)],
+    one: Annotated[str, typer.Argument(metavar="A", help="A checkpoint.", show_default=False)],
+    other: Annotated[str, typer.Argument(metavar="B", help="Another, of any format.", show_default=False)],
     checkpoint_format: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +62,11 @@ def diff(
     from ckptio.registry import registry
 
     formats = registry()
-    choices = [choose_reader(path, checkpoint_format, formats) for path in (one, other)]
+    paths = [Path(one), Path(other)]
+    choices = [choose_reader(path, checkpoint_format, formats) for path in paths]
     with (
-        open_as(choices[0], one) as first,
-        open_as(choices[1], other) as second,
+        open_as(choices[0], paths[0]) as first,
+        open_as(choices[1], paths[1]) as second,
         ProgressBar() as progress,
     ):
         found = compare(
@@ -81,8 +82,8 @@ def diff(
     if as_json:
         print_json(_as_dict(found))
     else:
-        print(f"--- {escape(str(one))} ({choices[0].format.name})")
-        print(f"+++ {escape(str(other))} ({choices[1].format.name})")
+        print(f"--- {escape(one)} ({choices[0].format.name})")
+        print(f"+++ {escape(other)} ({choices[1].format.name})")
         for line in _lines(found):
             print(escape(line))
     return int(not found.equal)
@@ -102,7 +103,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     others = len(found.ties_only_one) + len(found.ties_only_other) + len(found.leaves) + len(found.metadata)
     verdict = "equal" if found.equal else "different"
     yield (
-        f"{verdict}: tensors {found.same} equal, {len(found.tensors)} changed, "
+        f"{verdict}: tensors {found.same} equal, {sum(each.counts for each in found.tensors)} changed, "
         f"{len(found.only_one)} only in A, {len(found.only_other)} only in B; "
         f"{others} differences in ties, leaves and metadata"
     )

@@ -31,7 +31,8 @@ def formats(
 ) -> int:
     """List the installed formats, or show one.
 
-    Without NAME and --check no plugin is imported. With --check the exit status is 1 when a format cannot be used.
+    Without NAME and --check no plugin is imported. With them the exit status is 1 when a
+    format cannot be used.
     """
     from ckptio.registry import registry
 

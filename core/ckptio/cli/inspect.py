@@ -24,7 +24,7 @@ __all__ = ["inspect"]
 
 
 def inspect(
-    path: CheckpointPath,
+    checkpoint_path: CheckpointPath,
     checkpoint_format: CheckpointFormat = None,
     source_options: SourceOptions = None,
     filters: Annotated[
@@ -48,6 +48,7 @@ def inspect(
     Its format, hyperparameters, tensors, ties, leaves and metadata; only the header is read, unless
     --stats asks for more.
     """
+    path = Path(checkpoint_path)
     options = parse_pairs(source_options, "-O")
     from ckptio.detect import choose_reader
     from ckptio.reading import open_as

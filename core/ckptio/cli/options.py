@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +28,7 @@ def format_names(incomplete: str) -> list[str]:
 
 FORMAT_FLAGS = ("--checkpoint_format", "--checkpoint-format")
 
-CheckpointPath = Annotated[Path, typer.Argument(metavar="PATH", help="The checkpoint.", show_default=False)]
+CheckpointPath = Annotated[str, typer.Argument(metavar="PATH", help="The checkpoint.", show_default=False)]
 CheckpointFormat = Annotated[
     str | None,
     typer.Option(

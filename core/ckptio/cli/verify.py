@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptio.cli.options import CheckpointFormat, CheckpointPath, Json, SourceOptions, parse_pairs
@@ -16,7 +17,7 @@ __all__ = ["verify"]
 
 
 def verify(
-    path: CheckpointPath,
+    checkpoint_path: CheckpointPath,
     checkpoint_format: CheckpointFormat = None,
     source_options: SourceOptions = None,
     as_json: Json = False,
@@ -27,6 +28,7 @@ def verify(
     something is wrong. A value that was changed in place cannot be noticed where the
     format has no checksum.
     """
+    path = Path(checkpoint_path)
     options = parse_pairs(source_options, "-O")
     from ckptio.detect import choose_reader
     from ckptio.reading import open_as
@@ -97,8 +99,8 @@ def _print(about: dict[str, Any]) -> None:
     print(f"{escape(about['path'])}: {'whole' if about['ok'] else 'NOT whole'}")
     lines = [
         f"format: {about['format']} ({about['reason']})",
-        f"{about['tensors']} tensors read to the last byte: {byte_count(about['tensor_bytes'])}",
-        f"{about['ties']} ties lead to a tensor, {about['leaves']} leaves are values that checkpoints hold",
+        f"tensors read to the last byte: {about['tensors']}, {byte_count(about['tensor_bytes'])}",
+        f"ties that lead to a tensor: {about['ties']}; leaves: {about['leaves']}",
     ]
     if about["sidecar"] is not None and about["ok"]:
         lines.append(f"the sidecar fits: {about['sidecar']}")
