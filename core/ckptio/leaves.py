@@ -38,15 +38,13 @@ def split_name(name: str) -> list[str]:
 
 def can_nest(names: Iterable[str]) -> bool:
     """Return whether all names can be split and no one is also the path of another's parent."""
-    known = set(names)
-    for name in known:
-        if _STRAY.search(name):
+    beginnings: list[str] = []  # of the name at hand, each beginning with the one before
+    for name in sorted(set(names)):
+        while beginnings and not name.startswith(beginnings[-1]):
+            beginnings.pop()
+        if _STRAY.search(name) or any(name[len(each)] == "/" for each in beginnings):
             return False
-        cut = name.rfind("/")
-        while cut >= 0:
-            if name[:cut] in known:
-                return False
-            cut = name.rfind("/", 0, cut)
+        beginnings.append(name)
     return True
 
 

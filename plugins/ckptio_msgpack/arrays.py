@@ -119,7 +119,7 @@ def join_chunks(reader: Reader, items: Mapping[str, Any], start: int) -> Array:
 
 def _in_order(items: Any) -> list[Any] | None:
     """Return the values of ``{"0": …, "1": …}`` in that order, or None for anything else."""
-    if not isinstance(items, dict) or items.keys() != {str(index) for index in range(len(items))}:
+    if type(items) is not dict or items.keys() != {str(index) for index in range(len(items))}:
         return None
     return [items[str(index)] for index in range(len(items))]
 

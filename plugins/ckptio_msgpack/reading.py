@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptio import Cursor, FileCheckpoint, SourceFile, Span, TensorSpec
 from ckptio.errors import CorruptCheckpointError
 from ckptio.leaves import join_keys, leaf_problem
 from ckptio_msgpack.arrays import Array
-from ckptio_msgpack.walker import Walker
+from ckptio_msgpack.walker import Items, Walker
 from ckptio_msgpack.wire import FLAT
 
 __all__ = ["MsgpackCheckpoint", "read_checkpoint"]
+
+_NAME_BYTES = 16 << 20
 
 
 class MsgpackCheckpoint(FileCheckpoint):
@@ -40,25 +43,27 @@ def read_checkpoint(file: SourceFile) -> MsgpackCheckpoint:
     back: ``scalars``, the names of numpy scalars, and ``lists``, the path and length of each list
     whose elements are tensors or maps.
     """
-    walker = Walker(Cursor(file))
-    tree = walker.root()
-    entries = _flat_entries(file, tree) if tree.get(FLAT) is True else _nested_entries(tree)
+    tree = Walker(Cursor(file)).root()
     arrays: dict[str, Array] = {}
     leaves: dict[str, Any] = {}
-    for name, value in entries:
+    lists: dict[str, int] = {}
+    for name, value in _bounded(file, _flat(file, tree) if tree.get(FLAT) is True else _nested(tree)):
         if isinstance(value, Array):
             arrays[name] = value
+        elif isinstance(value, Items):
+            lists[name] = len(value)
         else:
             leaves[name] = value
             problem = leaf_problem(value)
             if problem:
                 raise CorruptCheckpointError(f"{name!r}: {problem}", path=file.path)
     scalars = [name for name, array in arrays.items() if array.scalar]
-    notes = {key: note for key, note in (("scalars", scalars), ("lists", walker.lists)) if note}
+    notes = {key: note for key, note in (("scalars", scalars), ("lists", lists)) if note}
     return MsgpackCheckpoint(file, arrays, leaves, {"msgpack": notes} if notes else {})
 
 
-def _flat_entries(file: SourceFile, tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat(file: SourceFile, tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each array and leaf of a map whose keys are whole names."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
             raise CorruptCheckpointError(
@@ -69,17 +74,31 @@ def _flat_entries(file: SourceFile, tree: dict[str, Any]) -> Iterator[tuple[str,
             yield name, value
 
 
-def _nested_entries(tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each array and leaf under its name, in the order of the file; without recursion."""
-    keys: list[str] = []
-    stack = [iter(tree.items())]
+def _nested(tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each array, leaf and `Items` under its name, in the order of the file; without recursion."""
+    stack = [("", iter(tree.items()))]
     while stack:
-        for key, value in stack[-1]:
+        prefix, entries = stack[-1]
+        for key, value in entries:
+            name = prefix + join_keys([key])
             if isinstance(value, dict) and value:
-                keys.append(key)
-                stack.append(iter(value.items()))
+                if isinstance(value, Items):
+                    yield name, value
+                stack.append((name + "/", iter(value.items())))
                 break
-            yield join_keys((*keys, key)), value
+            yield name, value
         else:
             stack.pop()
-            del keys[-1:]
+
+
+def _bounded(file: SourceFile, entries: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Refuse names that together are out of proportion: one long key repeats in all names under it."""
+    room = _NAME_BYTES + 4 * file.size
+    for name, value in entries:
+        room -= sys.getsizeof(name)
+        if room < 0:
+            raise CorruptCheckpointError(
+                f"the names of the tensors are much larger than the file, as in {name[:50]!r}…",
+                path=file.path,
+            )
+        yield name, value

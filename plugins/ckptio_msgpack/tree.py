@@ -55,18 +55,17 @@ def _restore_lists(tree: dict[str, Any], lists: Any) -> None:
     """Turn the maps noted as lists back into lists, where all of their elements are still there."""
     if not isinstance(lists, Mapping):
         return
+    # A path that cannot be split is none of ours.
     paths = [path for path in lists if isinstance(path, str) and can_nest([path])]
     # The innermost first: what lies around them must still be maps to be found.
     for path in sorted(paths, key=lambda path: path.count("/"), reverse=True):
         *parents, last = split_name(path)
         parent = _at(tree, parents)
         node = parent.get(last) if parent is not None else None
-        if isinstance(node, dict) and node and node.keys() == set(_indices(lists[path], len(node))):
-            parent[last] = [node[index] for index in _indices(len(node), len(node))]
-
-
-def _indices(length: Any, found: int) -> Iterable[str]:
-    return map(str, range(found)) if length == found else ()
+        if isinstance(node, dict) and node and len(node) == lists[path]:
+            indices = [str(index) for index in range(len(node))]
+            if node.keys() == set(indices):
+                parent[last] = [node[index] for index in indices]
 
 
 def _at(tree: dict[str, Any], keys: Iterable[str]) -> Any:

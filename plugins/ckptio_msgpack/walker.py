@@ -1,8 +1,7 @@
 """From bytes to a tree: one pass over the heads of all values, without recursion.
 
 In the tree, a dict that is not empty is a map and an `Array` says where an array's bytes are; all
-else is a plain leaf. A list that holds an array or a map becomes a dict keyed ``"0"``, ``"1"``, …
-and is noted in `Walker.lists`; any other list is a leaf.
+else is a plain leaf. A list that holds an array or a map is an `Items`; any other list is a leaf.
 """
 
 from __future__ import annotations
@@ -15,9 +14,13 @@ from ckptio.leaves import join_keys
 from ckptio_msgpack.arrays import Array, join_chunks, read_array, read_complex, unsupported
 from ckptio_msgpack.wire import ARRAY, CHUNKED, COMPLEX, SCALAR, Head, Reader, read_head
 
-__all__ = ["Walker"]
+__all__ = ["Items", "Walker"]
 
 _LONGEST_PATH = 200
+
+
+class Items(dict[str, Any]):
+    """The elements of a list that is no leaf, keyed ``"0"``, ``"1"``, …"""
 
 
 @dataclass(slots=True)
@@ -44,13 +47,11 @@ class Walker:
     """Reads one checkpoint from ``reader``.
 
     ``arrays`` counts the heads of arrays and marks of chunked arrays that were well formed, which is
-    what tells a checkpoint from other bytes, even when something after them is damaged. ``lists``
-    has the path and length of each list that was turned into a dict.
+    what tells a checkpoint from other bytes, even when something after them is damaged.
     """
 
     def __init__(self, reader: Reader) -> None:
         self.arrays = 0
-        self.lists: dict[str, int] = {}
         self._reader = reader
         self._limits = current_limits()
         self._others = 0
@@ -114,13 +115,11 @@ class Walker:
     def _closed(self, frame: _Frame) -> Any:
         frame.key = None
         if isinstance(frame.items, dict):
-            return (
-                join_chunks(self._reader, frame.items, frame.start) if CHUNKED in frame.items else frame.items
-            )
+            chunked = CHUNKED in frame.items
+            return join_chunks(self._reader, frame.items, frame.start) if chunked else frame.items
         if frame.plain:
             return frame.items
-        self.lists[join_keys(each.key or "" for each in self._stack[:-1])] = len(frame.items)
-        return {str(index): value for index, value in enumerate(frame.items)}
+        return Items((str(index), value) for index, value in enumerate(frame.items))
 
     def _key(self, frame: _Frame, items: dict[str, Any]) -> str:
         frame.key = None

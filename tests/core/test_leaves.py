@@ -61,6 +61,11 @@ def test_a_stray_tilde_cannot_be_split(name: str) -> None:
         (["a/", "a"], False),
         (["a/", "a//"], False),
         (["/a", "/b"], True),
+        (["a", "a-b", "a.b/c", "a/b"], False),
+        (["a", "a-b", "a.b/c", "ab/c", "b/a"], True),
+        (["a", "aa", "aaa", "aa/b"], False),
+        (["/" * 100_000, "x/" * 100_000], True),
+        (["/" * 100_000, "/" * 99_999], False),
     ],
 )
 def test_names_nest_when_none_is_the_path_of_a_parent(names: list[str], nests: bool) -> None:

@@ -228,3 +228,15 @@ def test_a_flood_of_tiny_values_is_refused(value: bytes, opened: Opened) -> None
     data = MAP_OF_A + b"\xdd" + (100_000).to_bytes(4, "big") + value * 100_000
     with raised_limits(tensors=4_000), pytest.raises(CorruptCheckpointError, match="more than 1000 maps"):
         opened(data)
+
+
+def test_one_long_key_over_many_arrays_does_not_fill_the_memory(opened: Opened) -> None:
+    # 60 KiB of key, repeated in 2,000 names, would be 120 MB out of a file of 100 KB.
+    tree = {"k" * 60_000: {str(index): array() for index in range(2_000)}}
+    with pytest.raises(CorruptCheckpointError, match="names of the tensors are much larger"):
+        opened(msgpack.packb(tree))
+
+
+def test_a_list_is_no_map_of_chunks(opened: Opened) -> None:
+    with pytest.raises(CorruptCheckpointError, match="shape and its chunks"):
+        opened(msgpack.packb({"a": chunked(chunks=[array(), array()])}))
