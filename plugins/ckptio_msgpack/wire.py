@@ -119,7 +119,7 @@ def read_head(reader: Reader) -> Head:
         raise reader.error(f"byte {byte:#x} starts no msgpack value", start)
     if head.value * _LEAST[head.kind] > reader.left:
         raise reader.error(
-            f"a {head.kind} claims a length of {head.value}, but {reader.left} bytes are left in the file",
+            f"this {head.kind} value claims a length of {head.value}, but {reader.left} bytes are left",
             start,
         )
     return head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import struct
@@ -71,6 +72,14 @@ def test_a_stray_tilde_cannot_be_split(name: str) -> None:
 def test_names_nest_when_none_is_the_path_of_a_parent(names: list[str], nests: bool) -> None:
     assert can_nest(names) is nests
     assert can_nest(reversed(names)) is nests
+
+
+def test_nesting_is_decided_as_the_keys_say() -> None:
+    names = ["".join(letters) for size in range(4) for letters in itertools.product("a/-", repeat=size)]
+    for some in itertools.combinations(names, 3):
+        keys = [split_name(name) for name in some]
+        clash = any(one == other[: len(one)] for one in keys for other in keys if one is not other)
+        assert can_nest(some) is not clash, some
 
 
 ENCODED: list[tuple[Any, str]] = [
