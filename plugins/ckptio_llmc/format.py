@@ -61,4 +61,4 @@ class LlmcFormat(Format):
         planned, problems = plan(checkpoint, options["layout"])
         if planned is None:
             raise UnsupportedError(f"{out.final_name}: not a model that llm.c's files can hold", problems)
-        write_model(checkpoint, planned, out)
+        write_model(planned, out)

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ckptio import Checkpoint, DType, OptionError, Output, Problem
-from ckptio.models import Recognised, apply_layout, config_problems, normalise_config, recognise
+from ckptio import Checkpoint, OptionError, Output, Problem
+from ckptio.models import Recognised, apply_layout, config_problems, normalise_config
 from ckptio_llmc.header import Header, padded_vocab
 from ckptio_llmc.reader import ffn_bounds
 from ckptio_llmc.stacks import header_sizes, pieces
@@ -29,8 +29,9 @@ __all__ = ["Plan", "plan", "write_model"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be written: the header, and the sizes that give each tensor its place."""
+    """What will be written: the tensors in llm.c's layout, the header, and the sizes that place them."""
 
+    checkpoint: Checkpoint
     header: Header
     sizes: Mapping[str, int]
 
@@ -38,38 +39,43 @@ class Plan:
 def plan(checkpoint: Checkpoint, layout: str | None) -> tuple[Plan | None, list[Problem]]:
     """Return how ``checkpoint`` is written, or None and everything that stands in the way.
 
+    A dtype that no llm.c file has is left to the format's capabilities to name.
+
     ``layout`` is the layout for LLaMA-3, None for the source's own, or llm.c master's if it had none.
     """
     arranged = apply_layout(checkpoint, "llmc")
-    found = recognise(arranged.checkpoint) if not arranged.problems else None
+    found, problems = arranged.recognised, arranged.problems
     if found is None:
-        return None, arranged.problems
+        return None, problems
     if not all(found.sizes.values()):
-        return None, [Problem("", f"a model without elements has no header: {dict(found.sizes)}")]
+        return None, [*problems, Problem("", f"a model without elements has no header: {dict(found.sizes)}")]
     try:
         config = normalise_config(checkpoint.metadata.get("config") or {})
         source = _source_header(checkpoint.metadata.get("llmc"))
     except OptionError as error:
-        return None, [Problem("metadata", str(error))]
+        return None, [*problems, Problem("metadata", str(error))]
     variant = _choose(found, layout, source)
-    problems, dtype = _one_dtype(arranged.checkpoint, variant)
     words, wrong = _header_words(variant, found, config, source)
-    problems += wrong
-    if problems:
+    problems = [*problems, *_dtype_problems(arranged.checkpoint, variant), *wrong]
+    dtypes = {spec.dtype for spec in arranged.checkpoint.specs.values()}
+    version = next((version for version, dtype in VERSIONS.items() if dtypes == {dtype}), None)
+    if problems or version is None:
         return None, problems
-    words[1] = next(version for version, each in VERSIONS.items() if each is dtype)
+    words[1] = version
     header = Header(variant, words)
     problems = _readable(header, found)
-    return (None if problems else Plan(header, {**header_sizes(header), **found.sizes})), problems
+    if problems:
+        return None, problems
+    return Plan(arranged.checkpoint, header, {**header_sizes(header), **found.sizes}), []
 
 
-def write_model(checkpoint: Checkpoint, plan: Plan, out: Output) -> None:
+def write_model(plan: Plan, out: Output) -> None:
     """Write what was planned."""
     file = out.create()
     file.write(b"".join(word.to_bytes(4, "little", signed=True) for word in plan.header.words))
     for piece in pieces(plan.header, plan.sizes):
         if piece.zeros is None:
-            checkpoint.copy_to(piece.name, file)
+            plan.checkpoint.copy_to(piece.name, file)
         else:
             file.zeros(piece.nbytes)
 
@@ -83,7 +89,7 @@ def _choose(found: Recognised, layout: str | None, source: Header | None) -> Var
     return source.variant if source is not None and own else VARIANTS["master"]
 
 
-def _one_dtype(checkpoint: Checkpoint, variant: Variant) -> tuple[list[Problem], DType]:
+def _dtype_problems(checkpoint: Checkpoint, variant: Variant) -> list[Problem]:
     counts = Counter(spec.dtype for spec in checkpoint.specs.values())
     dtype = counts.most_common(1)[0][0]
     if len(counts) > 1:
@@ -91,10 +97,11 @@ def _one_dtype(checkpoint: Checkpoint, variant: Variant) -> tuple[list[Problem],
         found = ", ".join(f"{count} {each.value}" for each, count in counts.most_common())
         listed = f"{', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
         what = f"a file has one dtype, but here are {found} tensors ({listed}); cast them with --dtype"
-        return [Problem("", what)], dtype
+        return [Problem("", what)]
     if dtype in VERSIONS.values() and dtype not in variant.dtypes:
-        return [Problem("", f"the layout {variant.name!r} holds f32 only, not {dtype.value}")], dtype
-    return [], dtype
+        what = f"the layout {variant.name!r} holds f32 only, not {dtype.value}; pass -o layout=master"
+        return [Problem("", what)]
+    return []
 
 
 def _source_header(raw: Any) -> Header | None:
@@ -123,10 +130,11 @@ def _header_words(
     wanted = variant.fields.keys() | ({"version"} if "major" in variant.fields else set())
     given = {key: value for key, value in config.items() if key in wanted}
     problems = config_problems(given, found.sizes)
-    if problems:
-        return words, problems
-    values = _values(given, found.sizes)
+    wrong = {problem.where.removeprefix("config.") for problem in problems}
+    values = _values({key: value for key, value in given.items() if key not in wrong}, found.sizes)
     for key, field in variant.fields.items():
+        if key in wrong:
+            continue
         if key in values:
             try:
                 words[field.word] = field.kind.encode(values[key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from ckptio.adapters import Annotated, rename, select
 from ckptio.checkpoint import Checkpoint, TensorSpec
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
-from ckptio.models.matching import Matching, known_layouts, match
+from ckptio.models.matching import Matching, Recognised, known_layouts, match
 from ckptio.models.tables import TRIL, Row
 from ckptio.models.values import difference, tril_chunks, tril_fault
 from ckptio.transforms import Added
@@ -24,7 +25,8 @@ class LayoutResult:
     ``derived`` are the names left out because their values follow from the architecture (checked), with
     the reason; ``tied`` maps each name that now shares the storage of another, which had equal bytes,
     to that one; ``added`` are the names that the source did not have, with the reason. When there are
-    ``problems``, the checkpoint is not one of the layout.
+    ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is nearest to,
+    with the sizes that most of its tensors have, or None.
     """
 
     checkpoint: Checkpoint
@@ -32,6 +34,7 @@ class LayoutResult:
     tied: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    recognised: Recognised | None = None
 
 
 def apply_layout(checkpoint: Checkpoint, layout: str) -> LayoutResult:
@@ -45,7 +48,7 @@ def apply_layout(checkpoint: Checkpoint, layout: str) -> LayoutResult:
     if layout not in known_layouts():
         raise OptionError(f"unknown layout {layout!r}; known: {', '.join(known_layouts())}")
     found = match(checkpoint)
-    result = LayoutResult(checkpoint, problems=found.problems(checkpoint))
+    result = LayoutResult(checkpoint, problems=found.problems(checkpoint), recognised=found.recognised())
     if not found.known:
         return result
     wrong = {problem.where for problem in result.problems}
@@ -56,7 +59,7 @@ def apply_layout(checkpoint: Checkpoint, layout: str) -> LayoutResult:
             checkpoint = _drop_masks(checkpoint, row, found, wrong, result)
         elif row.shares is not None:
             checkpoint = _share(checkpoint, row, row.shares, layout, wrong, result)
-    return LayoutResult(checkpoint, result.derived, result.tied, result.added, result.problems)
+    return dataclasses.replace(result, checkpoint=checkpoint)
 
 
 def _add_masks(checkpoint: Checkpoint, row: Row, found: Matching, result: LayoutResult) -> Checkpoint:

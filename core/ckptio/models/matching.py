@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ckptio.checkpoint import Checkpoint
@@ -60,6 +60,23 @@ class Matching:
             *self._wrong_shapes(checkpoint),
         ]
 
+    def recognised(self) -> Recognised | None:
+        """Return what is known, or None when not every size of the architecture is."""
+        rows = self.architecture.rows
+        needed = {size for row in rows for _, size in map(split_dim, row.shape) if size is not None}
+        if not self.known or needed - self.sizes.keys():
+            return None
+        layouts = []
+        for layout in self.architecture.layouts:
+            stored = self._names_of(row for row in rows if row.column(layout).stored)
+            optional = self._names_of(row for row in rows if row.shares)
+            if stored <= self.rows.keys() <= stored | optional:
+                layouts.append(layout)
+        return Recognised(self.architecture.name, tuple(layouts), self.sizes)
+
+    def _names_of(self, rows: Iterable[Row]) -> set[str]:
+        return {name for row in rows for name in row.names(self.sizes["n_layer"])}
+
     def _wrong_shapes(self, checkpoint: Checkpoint) -> Iterator[Problem]:
         for name, row in self.rows.items():
             found = checkpoint.specs[checkpoint.canonical(name)].shape
@@ -98,16 +115,7 @@ def recognise(checkpoint: Checkpoint) -> Recognised | None:
     checkpoint with the names of none of them (a mask in some layers only) has no layouts.
     """
     found = match(checkpoint)
-    if found.problems(checkpoint):
-        return None
-    names = set(checkpoint.names())
-    layouts = []
-    for layout in found.architecture.layouts:
-        stored = _names(found, [row for row in found.architecture.rows if row.column(layout).stored])
-        optional = _names(found, [row for row in found.architecture.rows if row.shares])
-        if stored <= names <= stored | optional:
-            layouts.append(layout)
-    return Recognised(found.architecture.name, tuple(layouts), found.sizes)
+    return None if found.problems(checkpoint) else found.recognised()
 
 
 def _lay_over(table: Architecture, checkpoint: Checkpoint) -> Matching:
@@ -149,10 +157,6 @@ def _infer_sizes(checkpoint: Checkpoint, rows: Mapping[str, Row]) -> dict[str, i
             if size is not None and found % factor == 0:
                 votes.setdefault(size, Counter())[found // factor] += 1
     return {size: counter.most_common(1)[0][0] for size, counter in votes.items()}
-
-
-def _names(found: Matching, rows: list[Row]) -> set[str]:
-    return {name for row in rows for name in row.names(found.sizes["n_layer"])}
 
 
 def _some(names: tuple[str, ...]) -> str:
