@@ -16,7 +16,7 @@ from ckptio.errors import CorruptCheckpointError
 from ckptio.files import SourceFile
 from ckptio.inflate import Inflater
 from ckptio.zip_directory import ZipEntry, read_entries
-from ckptio.zip_layout import DEFLATED, LOCAL, LOCAL_MAGIC, name_codec
+from ckptio.zip_layout import DEFLATED, LOCAL, LOCAL_MAGIC, name_codec, shown_name
 
 __all__ = ["ZipArchive", "ZipEntry", "first_entry"]
 
@@ -40,7 +40,7 @@ class ZipArchive:
     def span(self, entry: ZipEntry) -> Span:
         """Return the piece of the file that is a stored entry's data; ValueError for a deflated one."""
         if not entry.stored:
-            raise ValueError(f"{entry.name!r} is compressed")
+            raise ValueError(f"{shown_name(entry.name)} is compressed")
         return Span(self.file, entry.offset, entry.size)
 
     def chunks(
@@ -61,7 +61,7 @@ class ZipArchive:
     def read(self, entry: ZipEntry, limit: int) -> bytes:
         """Return all bytes of a small entry, checked; an error when it has more than ``limit``."""
         if entry.size > limit:
-            what = f"{entry.name!r} has {entry.size} bytes; no more than {limit} are expected"
+            what = f"{shown_name(entry.name)} has {entry.size} bytes; no more than {limit} are expected"
             raise CorruptCheckpointError(what, path=self.file.path, offset=entry.offset)
         return b"".join(self.chunks(entry))
 
@@ -69,16 +69,17 @@ class ZipArchive:
         if not entry.stored:
             yield from self._inflated(entry, block, start, stop)
             return
-        crc = 0
+        crc, whole = 0, start == 0 and stop == entry.size
         for position in range(start, stop, block):
             data = self.file.read_at(entry.offset + position, min(block, stop - position))
-            crc = zlib.crc32(data, crc)
+            if whole:
+                crc = zlib.crc32(data, crc)
             yield data
-        if start == 0 and stop == entry.size:
+        if whole:
             self._check_crc(entry, crc)
 
     def _inflated(self, entry: ZipEntry, block: int, start: int, stop: int) -> Iterator[bytes]:
-        stream = Inflater(self.file, repr(entry.name), entry.offset, entry.compressed_size)
+        stream = Inflater(self.file, shown_name(entry.name), entry.offset, entry.compressed_size)
         crc, position = 0, 0
         while position < stop:
             count = min(block, (start if position < start else stop) - position)
@@ -93,7 +94,8 @@ class ZipArchive:
 
     def _check_crc(self, entry: ZipEntry, crc: int) -> None:
         if crc != entry.crc:
-            what = f"the CRC-32 of {entry.name!r} is {crc:08x} instead of {entry.crc:08x}: damaged data"
+            name = shown_name(entry.name)
+            what = f"the CRC-32 of {name} is {crc:08x} instead of {entry.crc:08x}: damaged data"
             raise CorruptCheckpointError(what, path=self.file.path, offset=entry.offset)
 
 

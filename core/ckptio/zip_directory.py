@@ -28,6 +28,7 @@ from ckptio.zip_layout import (
     STORED,
     ZIP64_FIELD,
     name_codec,
+    shown_name,
 )
 
 __all__ = ["ZipEntry", "read_entries"]
@@ -74,14 +75,14 @@ class _Listed:
 
 
 def read_entries(file: SourceFile, *, names_are_paths: bool) -> dict[str, ZipEntry]:
-    """Return the entries by name, in the order of the central directory; `ZipArchive` says what is refused."""
+    """Return the entries by name, in the order of the directory; `ZipArchive` says what is refused."""
     start, size, count = _find_directory(file)
     entries: dict[str, ZipEntry] = {}
     extents: list[tuple[int, int, bool]] = []
     for listed in _read_directory(file, start, size, count):
         name = _decode_name(file, listed, names_are_paths)
         if name in entries:
-            raise _error(file, f"two entries are named {name!r}", listed.at)
+            raise _error(file, f"two entries are named {shown_name(name)}", listed.at)
         entry = entries[name] = _locate(file, listed, name, start)
         end = entry.offset + entry.compressed_size
         extents.append((listed.header, end, bool(listed.flags & _DESCRIPTOR)))
@@ -194,24 +195,28 @@ def _decode_name(file: SourceFile, listed: _Listed, names_are_paths: bool) -> st
     except UnicodeDecodeError:
         raise _error(file, f"the name {listed.raw_name[:80]!r} is not UTF-8", listed.at) from None
     if not name or "\0" in name:
-        raise _error(file, f"{name!r} is not the name of an entry", listed.at)
+        raise _error(file, f"{shown_name(name)} is not the name of an entry", listed.at)
     if names_are_paths and (name[0] in "/\\" or ".." in re.split(r"[/\\]", name)):
-        raise _error(file, f"the name {name!r} leads out of the archive", listed.at)
+        raise _error(file, f"the name {shown_name(name)} leads out of the archive", listed.at)
     return name
 
 
 def _locate(file: SourceFile, listed: _Listed, name: str, directory: int) -> ZipEntry:
     """Return the entry with the place of its data; the header before the data must say the same."""
     if listed.flags & _ENCRYPTED:
-        raise UnsupportedError(f"{file.path}: entry {name!r} is encrypted; decrypt the archive first")
+        raise UnsupportedError(
+            f"{file.path}: entry {shown_name(name)} is encrypted; decrypt the archive first"
+        )
     if listed.method not in (STORED, DEFLATED):
         raise UnsupportedError(
-            f"{file.path}: entry {name!r} is compressed by method {listed.method}; "
+            f"{file.path}: entry {shown_name(name)} is compressed by method {listed.method}; "
             "only stored and deflated entries are read"
         )
     data = _check_local(file, listed, name, directory)
     if data + listed.compressed > directory:
-        what = f"entry {name!r} of {listed.compressed} bytes from {data} on reaches into the directory"
+        what = (
+            f"entry {shown_name(name)} of {listed.compressed} bytes from {data} on reaches into the directory"
+        )
         raise _error(file, what, listed.at)
     impossible = (
         listed.size != listed.compressed
@@ -219,7 +224,7 @@ def _locate(file: SourceFile, listed: _Listed, name: str, directory: int) -> Zip
         else listed.size > _BEST_RATIO * listed.compressed
     )
     if impossible:
-        what = f"entry {name!r} cannot have {listed.size} bytes in {listed.compressed}"
+        what = f"entry {shown_name(name)} cannot have {listed.size} bytes in {listed.compressed}"
         raise _error(file, what, listed.at)
     return ZipEntry(name, listed.method, data, listed.compressed, listed.size, listed.crc)
 
@@ -228,13 +233,13 @@ def _check_local(file: SourceFile, listed: _Listed, name: str, directory: int) -
     """Hold an entry's local header against the central one; return the offset behind it."""
     at, length = listed.header, LOCAL.size + len(listed.raw_name)
     if at + length > directory:
-        raise _error(file, f"the header of entry {name!r} cannot be at byte {at}", listed.at)
+        raise _error(file, f"the header of entry {shown_name(name)} cannot be at byte {at}", listed.at)
     raw = file.read_at(at, length)
     magic, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = LOCAL.unpack_from(raw)
     if magic != LOCAL_MAGIC:
-        raise _error(file, f"entry {name!r} has no header here", at)
+        raise _error(file, f"entry {shown_name(name)} has no header here", at)
     if at + LOCAL.size + name_length + extra_length > directory:
-        raise _error(file, f"the header of entry {name!r} reaches into the directory", at)
+        raise _error(file, f"the header of entry {shown_name(name)} reaches into the directory", at)
     if MAX32 in (compressed, size):
         extra = file.read_at(at + LOCAL.size + name_length, extra_length)
         size, compressed = _widened(file, extra, (size, compressed), at)
@@ -243,7 +248,9 @@ def _check_local(file: SourceFile, listed: _Listed, name: str, directory: int) -
     left_out = flags & listed.flags & _DESCRIPTOR and not (crc or compressed or size)
     names_differ = raw[LOCAL.size :] != listed.raw_name or name_length != len(listed.raw_name)
     if method != listed.method or names_differ or flags & _ENCRYPTED or (sizes_differ and not left_out):
-        raise _error(file, f"entry {name!r} is described differently here and in the central directory", at)
+        raise _error(
+            file, f"entry {shown_name(name)} is described differently here and in the central directory", at
+        )
     return int(at + LOCAL.size + name_length + extra_length)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "UTF8",
     "ZIP64_FIELD",
     "name_codec",
+    "shown_name",
 ]
 
 LOCAL_MAGIC = b"PK\x03\x04"
@@ -57,3 +58,8 @@ MAX16, MAX32 = 0xFFFF, 0xFFFFFFFF
 def name_codec(flags: int) -> str:
     """Return the codec of an entry's name."""
     return "utf-8" if flags & UTF8 else "cp437"
+
+
+def shown_name(name: str) -> str:
+    """Return a name as messages have it: a damaged length can make half of the file a name."""
+    return repr(name if len(name) <= 80 else name[:80] + "…")
