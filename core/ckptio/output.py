@@ -72,6 +72,19 @@ class OutputFile:
             self._advance(count)
             position, left = position + count, left - count
 
+    def patch(self, offset: int, data: bytes) -> None:
+        """Replace bytes that the file already has; ValueError where it has none."""
+        if not 0 <= offset <= self.tell() - len(data):
+            raise ValueError(f"{len(data)} bytes at {offset} are not among the {self.tell()} written")
+        if offset >= self._written:
+            begin = offset - self._written
+            self._pending[begin : begin + len(data)] = data
+            return
+        self._flush()
+        while data:
+            count = os.pwrite(self._fd, data, offset)
+            offset, data = offset + count, data[count:]
+
     def finish(self) -> None:
         """Write what is pending, force it to the disk and close."""
         self._flush()
