@@ -62,7 +62,7 @@ def convert(
     source, target = Path(source), Path(target)
     reader = choose_reader(source, source_format, registry())
     writer = choose_writer(target, checkpoint_format, registry())
-    check_place(target, overwrite=overwrite, source=source)
+    check_place(target, overwrite=overwrite, source=source, directory=writer.format.capabilities.shards)
     with open_as(reader, source, source_options) as opened:
         job = _Job(opened, writer.format, options, allow)
         job.configure(config)
@@ -92,7 +92,7 @@ def save(
     began = time.monotonic()
     target = Path(path)
     writer = choose_writer(target, checkpoint_format, registry())
-    check_place(target, overwrite=overwrite)
+    check_place(target, overwrite=overwrite, directory=writer.format.capabilities.shards)
     job = _Job(_in_memory(tensors, aliases or {}, leaves or {}, metadata or {}), writer.format, options, ())
     job.arrange(None)
     written = job.write(target, "the state dict", overwrite, None)

@@ -56,7 +56,7 @@ class Sidecar:
             text = json.dumps(
                 {
                     _KEY: _VERSION,
-                    "target": {"size": _size(target), "header": _header_digest(written)},
+                    "target": {"size": _size(target, written), "header": _header_digest(written)},
                     "aliases": dict(self.aliases),
                     "leaves": {path: encode_leaf(leaf) for path, leaf in self.leaves.items()},
                     "metadata": dict(self.metadata),
@@ -70,8 +70,10 @@ class Sidecar:
 
 
 def sidecar_path(target: Path) -> Path:
-    """Return where the sidecar of ``target`` is."""
-    return target.with_name(target.name + ".meta.json")
+    """Return where the sidecar of ``target`` is: beside it, a directory too."""
+    if target.name in ("", ".."):
+        target = Path(os.path.abspath(target))
+    return target.parent / f"{target.name}.meta.json"
 
 
 def difference(wanted: Checkpoint, written: Checkpoint, own_key: str) -> Sidecar:
@@ -121,7 +123,7 @@ def apply_sidecar(path: Path, checkpoint: Checkpoint) -> Checkpoint:
         if found is None:
             return checkpoint
         content, target = found
-        if target != {"size": _size(path), "header": _header_digest(checkpoint)}:
+        if target != {"size": _size(path, checkpoint), "header": _header_digest(checkpoint)}:
             raise ValueError("it belongs to another version of the file")
     except ValueError as error:
         warnings.warn(f"{side}: ignored: {error}", SidecarWarning, stacklevel=3)
@@ -170,9 +172,10 @@ def _parse(path: Path) -> tuple[Sidecar, Any] | None:
     raise ValueError("it is no sidecar of this version of ckptio")
 
 
-def _size(target: Path) -> int:
+def _size(target: Path, checkpoint: Checkpoint) -> int:
     if target.is_dir():
-        return sum(entry.stat().st_size for entry in target.rglob("*") if entry.is_file())
+        # What else is in a directory may be the user's, and come and go.
+        return sum(spec.nbytes for spec in checkpoint.specs.values())
     return os.stat(target).st_size
 
 

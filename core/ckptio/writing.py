@@ -36,14 +36,16 @@ class Written:
     sidecar: Path | None
 
 
-def check_place(target: Path, *, overwrite: bool, source: Path | None = None) -> None:
-    """Refuse a target that cannot be published, before any work.
+def check_place(
+    target: Path, *, overwrite: bool, source: Path | None = None, directory: bool = False
+) -> None:
+    """Refuse a target that cannot be published, before any work; ``directory`` says that it may be one.
 
     Raises OSError, or `OptionError` when it is the source itself or its sidecar's name is taken.
     """
     if source is not None and target.exists() and os.path.samefile(source, target):
         raise OptionError(f"{target}: source and target are the same file")
-    check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite, directory=directory)
     side = sidecar_path(target)
     if not os.path.lexists(side):
         return

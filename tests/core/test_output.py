@@ -141,7 +141,7 @@ def test_whatever_is_raised_the_old_target_stays_and_nothing_else(
     os.utime(target, ns=(1, 1))
 
     def interrupted() -> None:
-        with Output(target, overwrite=True) as out:
+        with Output(target, overwrite=relative is None) as out:
             out.create(relative).write(b"new" * 1_000_000)
             if finished:
                 out.finish()

@@ -1,0 +1,88 @@
+"""How what was written gets its name: in one step, durably, and never over what it does not replace."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+__all__ = ["fsync_directory", "publish_into", "publish_new", "remove_replaced", "temporary_sibling"]
+
+
+def temporary_sibling(target: Path) -> Path:
+    """Return a fresh hidden name in the directory of ``target``."""
+    return target.with_name(f".ckptio-{secrets.token_hex(8)}.tmp")
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish_new(staging: Path, target: Path, *, overwrite: bool) -> None:
+    """Rename a file, or a new directory; without ``overwrite`` never over what another process published."""
+    if overwrite:
+        os.rename(staging, target)
+        return
+    try:
+        if staging.is_dir() or not _linked(staging, target):
+            if os.path.lexists(target):
+                raise FileExistsError
+            os.rename(staging, target)
+    except (FileExistsError, NotADirectoryError):
+        raise FileExistsError(
+            17, "The target appeared meanwhile; --overwrite (overwrite=True) replaces it", str(target)
+        ) from None
+
+
+def publish_into(staging: Path, target: Path, names: Sequence[str]) -> None:
+    """Move what is in the directory ``staging`` into the existing directory ``target``, the last one last.
+
+    It alone may replace a file: it is what makes the others count (an index, say), so up to its rename
+    the old set is whole, and from then on the new one. When it fails, the others are taken back.
+    """
+    *first, last = names
+    try:
+        for name in first:
+            publish_new(staging / name, target / name, overwrite=False)
+        fsync_directory(target)
+        os.rename(staging / last, target / last)
+    except BaseException:
+        if (staging / last).exists():
+            for name in first:
+                _take_back(staging / name, target / name)
+        raise
+
+
+def remove_replaced(target: Path, names: Iterable[str]) -> None:
+    """Remove the files of the old set from the directory ``target``, in this order."""
+    for name in names:
+        (target / name).unlink(missing_ok=True)
+
+
+def _take_back(staging: Path, target: Path) -> None:
+    """Remove ``target`` if it is what was staged: moved there, or linked and not yet moved."""
+    if not target.exists() or (staging.exists() and not staging.samefile(target)):
+        return
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink()
+
+
+def _linked(staging: Path, target: Path) -> bool:
+    """Give a file its name without replacing one that another process published; False without links."""
+    try:
+        os.link(staging, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    staging.unlink()
+    return True
