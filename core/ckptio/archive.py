@@ -48,8 +48,8 @@ class ZipArchive:
     ) -> Iterator[memoryview]:
         """Yield the bytes of an entry from ``start`` to ``stop``, ``max_bytes`` at a time, the last fewer.
 
-        An entry that is read to its end is held against its CRC; a stored one is when it is also read
-        from its beginning. A deflated one is inflated from its beginning each time.
+        An entry that is read to its end is held against its CRC, a stored one only where ``start`` is
+        small. A deflated one is inflated from its beginning each time.
         """
         stop = entry.size if stop is None else stop
         block = max_bytes * max(1, _BLOCK // max_bytes)
@@ -69,7 +69,8 @@ class ZipArchive:
         if not entry.stored:
             yield from self._inflated(entry, block, start, stop)
             return
-        crc, whole = 0, start == 0 and stop == entry.size
+        whole = start <= _BLOCK and stop == entry.size
+        crc = zlib.crc32(self.file.read_at(entry.offset, start)) if whole else 0
         for position in range(start, stop, block):
             data = self.file.read_at(entry.offset + position, min(block, stop - position))
             if whole:
