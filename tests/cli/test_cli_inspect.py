@@ -112,6 +112,22 @@ def test_stats_are_those_of_the_truth(ckpt: Callable[..., Any], path: Path) -> N
         assert (stats["nan"], stats["inf"]) == (0, 0)
 
 
+def test_floats_that_json_lacks_are_objects(ckpt: Callable[..., Any], saved: Callable[..., Path]) -> None:
+    deep: Any = float("-inf")
+    for _ in range(490):
+        deep = [deep]
+    path = saved("x.msgpack", {"w": np.ones(1, np.float32)}, leaves={"deep": deep, "nan": float("nan")})
+
+    def no_constant(token: str) -> None:
+        raise AssertionError(token)
+
+    leaves = json.loads(ckpt("inspect", path, "--json").out, parse_constant=no_constant)["leaves"]
+    assert leaves["nan"] == {"$float": "nan"}
+    for _ in range(490):
+        (leaves["deep"],) = leaves["deep"]
+    assert leaves["deep"] == {"$float": "-inf"}
+
+
 def test_omissions_are_listed(ckpt: Callable[..., Any], tmp_path: Path) -> None:
     # The last padded row of the embedding: written after the 97 rows that count, up to row 128.
     data = bytearray(GPT2.read_bytes())
