@@ -11,21 +11,33 @@ huggingface_hub records a tie that no shard stores twice as a key of the metadat
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.errors import CorruptCheckpointError, UnsupportedError
-from ckptio.files import open_source
+from ckptio.files import SourceFile
 from ckptio.joined import JoinedCheckpoint
 from ckptio.jsontext import nesting_problem, parse_object
 from ckptio.limits import current_limits
 
-__all__ = ["JoinedCheckpoint", "ShardIndex", "find_index", "open_shards", "read_index", "recorded_ties"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "JoinedCheckpoint",
+    "ShardIndex",
+    "find_index",
+    "locate",
+    "open_shards",
+    "read_index",
+    "recorded_ties",
+]
+
+INDEX_SUFFIX = ".index.json"
+"""What the name of an index ends in, after the suffix of the shards."""
 
 _SIZES = ("total_size", "total_parameters")
 _LISTED = 20
@@ -57,13 +69,10 @@ def read_index(path: Path) -> ShardIndex:
     Raises `CorruptCheckpointError` when it is no index, or names a shard that is not a plain file name:
     an index never leads out of its directory.
     """
-    with open_source(path) as file:
-        try:
-            if file.size > current_limits().header_bytes:
-                raise _error(path, f"the index is larger than {current_limits().header_bytes} bytes")
-            content = parse_object(file.read_at(0, file.size), "the index", path=path)
-        finally:
-            file.close()
+    with contextlib.closing(SourceFile(path)) as file:
+        if file.size > current_limits().header_bytes:
+            raise _error(path, f"the index is larger than {current_limits().header_bytes} bytes")
+        content = parse_object(file.read_at(0, file.size), "the index", path=path)
     match content:
         case {"weight_map": dict(weight_map), "metadata": dict(metadata)}:
             pass
@@ -110,11 +119,19 @@ def find_index(directory: Path, pattern: str) -> Path | None:
 
     Hidden files do not count. Raises `UnsupportedError` that lists them when there are several.
     """
-    found = sorted(path for path in directory.glob(pattern) if not path.name.startswith("."))
+    found = sorted(path for path in directory.glob(pattern) if path.name[0] != "." and path.is_file())
     if len(found) > 1:
         some = _listed([path.name for path in found])
         raise UnsupportedError(f"{directory}: several files match {pattern}; name one of them:\n{some}")
     return found[0] if found else None
+
+
+def locate(directory: Path, suffix: str) -> Path | None:
+    """Return the checkpoint of ``directory``: the index of files with ``suffix``, else the only such file.
+
+    None where there is neither; raises `UnsupportedError` where there are several.
+    """
+    return find_index(directory, f"*{suffix}{INDEX_SUFFIX}") or find_index(directory, f"*{suffix}")
 
 
 def open_shards(index: ShardIndex, open_shard: Callable[[Path], Checkpoint]) -> JoinedCheckpoint:
@@ -128,7 +145,7 @@ def open_shards(index: ShardIndex, open_shard: Callable[[Path], Checkpoint]) -> 
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing:
         raise _error(index.path, f"{len(missing)} of its {len(paths)} shards are missing", missing)
-    with ExitStack() as opened:
+    with contextlib.ExitStack() as opened:
         parts = {}
         for name, path in paths.items():
             parts[name] = opened.enter_context(open_shard(path))
