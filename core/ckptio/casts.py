@@ -16,20 +16,22 @@ import bisect
 import functools
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    _Array = npt.NDArray[Any]
 
 __all__ = ["Caster", "can_overflow", "check_target", "count_overflow"]
 
 _PIECE = 1 << 16
 """Elements that are worked on at a time: few enough for each step to find the last one's result cached."""
-
-_Array = npt.NDArray[Any]
 
 
 class Caster:

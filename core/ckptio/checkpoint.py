@@ -12,13 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.dtypes import DType
 from ckptio.errors import PluginError, Problem, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["CHUNK_BYTES", "Checkpoint", "MemoryCheckpoint", "OpenFile", "Sink", "Span", "TensorSpec"]
 

@@ -7,10 +7,9 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.adapters import Annotated, select
 from ckptio.checkpoint import Checkpoint, MemoryCheckpoint
@@ -26,6 +25,9 @@ from ckptio.registry import registry
 from ckptio.report import ConversionReport, Fate
 from ckptio.transforms import Cast
 from ckptio.writing import Progress, Written, check_place, refuse, write_checkpoint
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["convert", "save"]
 

@@ -61,7 +61,8 @@ class Capabilities:
 
     ``layout`` names the one layout of ``ckptio.models`` whose tensor names the format is bound to
     (None: any names). What of aliases, leaves and metadata a format has no room for is recorded in
-    the sidecar file, and its aliases are stored as full tensors.
+    the sidecar file, and its aliases are stored as full tensors. ``checksum`` says whether the format
+    carries one over its data, which reading checks.
     """
 
     dtypes: frozenset[DType]
@@ -75,6 +76,7 @@ class Capabilities:
     empty: bool = True
     shards: bool = False
     max_tensor_bytes: int | None = None
+    checksum: bool = False
     writes: bool = True
     dependency: Dependency | None = None
 

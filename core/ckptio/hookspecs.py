@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from ckptio.formats import Format
+    from ckptio.format import Format
 
 __all__ = ["API_VERSION", "GROUP", "GROUP_PREFIX", "ckptio_format", "hookimpl", "hookspec"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ckptio.checkpoint import CHUNK_BYTES, Span
+from ckptio.writeback import Writeback
 
 __all__ = ["OutputFile", "Report"]
 
@@ -27,6 +28,7 @@ class OutputFile:
         self._written = 0
         self._on_bytes = on_bytes
         self._kernel_copies = [_copy_file_range, _sendfile]
+        self._writeback = Writeback(self._fd)
 
     def tell(self) -> int:
         """Return how many bytes the file has so far."""
@@ -78,10 +80,14 @@ class OutputFile:
     def finish(self) -> None:
         """Write what is pending, force it to the disk and close."""
         self._flush()
+        self._writeback.end()
+        self._writeback.check()
         os.fsync(self._fd)
         self.close()
 
     def close(self) -> None:
+        """Close the file as it is; nothing more is forced to the disk."""
+        self._writeback.end()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -115,6 +121,7 @@ class OutputFile:
 
     def _advance(self, count: int) -> None:
         self._written += count
+        self._writeback.wrote(count)
         if self._on_bytes is not None:
             self._on_bytes(count)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.detect import Choice, choose_reader, resemblance
@@ -15,6 +13,9 @@ from ckptio.errors import CheckpointError, CkptError, UnsupportedError
 from ckptio.format import Format, parse_options
 from ckptio.registry import Registry, registry
 from ckptio.sidecar import apply_sidecar
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["load", "open", "open_as", "plugin_at_work"]
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.adapters import Adapter, select
 from ckptio.casts import Caster, can_overflow, check_target, count_overflow
@@ -20,6 +19,9 @@ from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
 from ckptio.dtypes import DType
 from ckptio.errors import Problem
 from ckptio.files import read_chunks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Added", "Cast", "Concatenated", "Sliced", "Transposed"]
 

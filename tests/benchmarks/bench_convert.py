@@ -3,32 +3,43 @@
 Usage: ``python tests/benchmarks/bench_convert.py [--gib 1.0] [--rounds 7] [--folder DIR]``
 
 All cases alternate, round by round, on one file system, and each starts without its target. It prints
-minima, medians, ratios to ``cp`` followed by fsync of the copy, and peak resident memory, then the
-start-up of the command line. The exit status is 1 when a bar is missed (the bars are in `BARS`).
+minima, medians, the ratio to ``cp`` of the same source followed by fsync of the copy, and peak resident
+memory, then the start-up of the command line. The exit status is 1 when a bar of `BARS` is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import itertools
 import os
 import struct
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from measuring import MB, Samples, Worker, command, copy_with_cp, table
 
-import ckptio
+from measuring import MB, Samples, Worker, command, copy_with_cp, table
 
 FORMATS = {"llmc": ".bin", "statedict": ".ckpt", "msgpack": ".msgpack"}
 BARS = {"warm": 1.5, "cast": 2.5, "command_extra": 0.5, "peak": 120 * MB, "inspect": 0.15, "help": 1.25}
 TYPER_PROGRAM = (
     "import typer\napp = typer.Typer()\n@app.command()\ndef main(name: str):\n    print(name)\napp()\n"
 )
+
+
+@dataclass(slots=True)
+class Case:
+    """One thing that is measured: what to run, beside the ``cp`` of which source, and its bar (a ratio)."""
+
+    label: str
+    source: str
+    run: Callable[[], tuple[float, int]]
+    bar: float | None = None
+    extra: float = 0.0
+    samples: Samples = field(default_factory=Samples)
 
 
 def make_llmc(path: Path, gib: float) -> None:
@@ -49,68 +60,69 @@ def make_llmc(path: Path, gib: float) -> None:
         os.fsync(file.fileno())
 
 
-def make_peers(folder: Path, source: Path) -> dict[str, Path]:
-    """Write the same tensors with the peers that are installed."""
-    made = {}
-    tensors = ckptio.load(source)
-    if importlib.util.find_spec("safetensors"):
-        from safetensors.numpy import save_file
+class Bench:
+    """The models on disk, the warm processes, and the cases over them."""
 
-        made["safetensors"] = folder / "model.safetensors"
-        save_file({name: tensors[name] for name in tensors if name != "lm_head.weight"}, made["safetensors"])
-    if importlib.util.find_spec("torch"):
-        import torch
+    def __init__(self, folder: Path, gib: float) -> None:
+        self.folder, self.target = folder, folder / "target"
+        self.models = {name: folder / f"model{suffix}" for name, suffix in FORMATS.items()}
+        self.workers = {"ckptio": Worker("jobs")}
+        make_llmc(self.models["llmc"], gib)
+        for name in FORMATS:
+            if name != "llmc":
+                self._convert("llmc", self.models[name], name, None)
+        self.cases = [Case(f"cp + fsync: {name}", name, lambda n=name: self._cp(n)) for name in FORMATS]  # type: ignore[misc]
+        for source in FORMATS:
+            for wanted in FORMATS:
+                self.cases += self._pair(source, wanted)
+        for wanted in FORMATS:
+            label = f"llmc -> {wanted} in bf16"
+            self.cases.append(Case(label, "llmc", self._warm("llmc", wanted, "bf16"), BARS["cast"]))
+        for peer in ("safetensors", "torch"):
+            if importlib.util.find_spec(peer):
+                self.cases.append(self._peer(peer))
 
-        made["torch"] = folder / "model.pt"
-        torch.save({name: torch.from_numpy(array) for name, array in tensors.items()}, made["torch"])
-    return made
+    def measure(self, rounds: int) -> None:
+        """Run all cases in turn, ``rounds`` times, each without its target there."""
+        for number in range(rounds):
+            for case in self.cases:
+                for left in self.folder.glob("target*"):
+                    left.unlink()
+                case.samples.add(case.run())
+            print(f"round {number + 1} of {rounds} done", file=sys.stderr)
+        for worker in self.workers.values():
+            worker.close()
 
+    def cp(self, source: str) -> float:
+        """Return the least seconds of cp + fsync of that source."""
+        return next(case.samples.best for case in self.cases if case.label == f"cp + fsync: {source}")
 
-def cases(folder: Path, gib: float) -> tuple[dict[str, Callable[[], tuple[float, int]]], list[Worker]]:
-    """Return what is measured, by label, and the warm processes that do it."""
-    models = {name: folder / f"model{suffix}" for name, suffix in FORMATS.items()}
-    make_llmc(models["llmc"], gib)
-    for name in ("statedict", "msgpack"):
-        ckptio.convert(models["llmc"], models[name])
-    peers = make_peers(folder, models["llmc"])
-    ours = Worker("jobs")
-    target, workers = folder / "target", [ours]
-    found: dict[str, Callable[[], tuple[float, int]]] = {
-        "cp + fsync": lambda: copy_with_cp(models["llmc"], target)
-    }
-    for source, wanted in itertools.product(FORMATS, FORMATS):
-        path, ckpt = str(models[source]), [sys.executable, "-m", "ckptio", "convert", "--quiet"]
-        found[f"{source} -> {wanted}"] = lambda p=path, w=wanted: ours.call(
-            "convert", p, str(target), w, None
-        )  # type: ignore[misc]
-        whole = [*ckpt, path, str(target), "--checkpoint_format", wanted]
-        found[f"ckpt convert: {source} -> {wanted}"] = lambda w=whole: command(w)  # type: ignore[misc]
-    for wanted in FORMATS:
-        found[f"llmc -> {wanted} in bf16"] = lambda w=wanted: ours.call(  # type: ignore[misc]
-            "convert", str(models["llmc"]), str(target), w, "bf16"
-        )
-    for peer, path in peers.items():
-        worker = Worker(f"peers_{peer}")
-        workers.append(worker)
-        found[f"{peer} load + save + fsync"] = lambda w=worker, p=str(path): w.call(  # type: ignore[misc]
-            "load_and_save", p, str(target)
-        )
-    return found, workers
+    def _cp(self, name: str) -> tuple[float, int]:
+        return copy_with_cp(self.models[name], self.target)
 
+    def _convert(self, source: str, target: Path, wanted: str, dtype: str | None) -> tuple[float, int]:
+        return self.workers["ckptio"].call("convert", str(self.models[source]), str(target), wanted, dtype)
 
-def measure(folder: Path, gib: float, rounds: int) -> dict[str, Samples]:
-    """Run all cases in turn, ``rounds`` times."""
-    todo, workers = cases(folder, gib)
-    results = {label: Samples() for label in todo}
-    for number in range(rounds):
-        for label, run in todo.items():
-            for left in folder.glob("target*"):
-                left.unlink()
-            results[label].add(run())
-        print(f"round {number + 1} of {rounds} done", file=sys.stderr)
-    for worker in workers:
-        worker.close()
-    return results
+    def _warm(self, source: str, wanted: str, dtype: str | None) -> Callable[[], tuple[float, int]]:
+        return lambda: self._convert(source, self.target, wanted, dtype)
+
+    def _pair(self, source: str, wanted: str) -> list[Case]:
+        whole = [sys.executable, "-m", "ckptio", "convert", "--quiet"]
+        whole += [str(self.models[source]), str(self.target), "--checkpoint_format", wanted]
+        label = f"{source} -> {wanted}"
+        return [
+            Case(label, source, self._warm(source, wanted, None), BARS["warm"]),
+            Case(
+                f"ckpt convert: {label}", source, lambda: command(whole), BARS["warm"], BARS["command_extra"]
+            ),
+        ]
+
+    def _peer(self, peer: str) -> Case:
+        worker = self.workers[peer] = Worker(f"peers_{peer}")
+        path = self.folder / f"model.{peer}"
+        worker.call("make", str(self.models["llmc"]), str(path))
+        run = lambda: worker.call("load_and_save", str(path), str(self.target))  # noqa: E731
+        return Case(f"{peer} load + save + fsync", "llmc", run)
 
 
 def start_up(model: Path, folder: Path, rounds: int) -> dict[str, Samples]:
@@ -125,7 +137,7 @@ def start_up(model: Path, folder: Path, rounds: int) -> dict[str, Samples]:
         "ckpt --help": [python, "-m", "ckptio", "--help"],
     }
     results = {label: Samples() for label in todo}
-    for _ in range(rounds + 1):
+    for _ in range(3 * rounds + 1):
         for label, arguments in todo.items():
             results[label].add(command(arguments))
     for samples in results.values():
@@ -134,21 +146,17 @@ def start_up(model: Path, folder: Path, rounds: int) -> dict[str, Samples]:
     return results
 
 
-def missed_bars(results: dict[str, Samples], starts: dict[str, Samples]) -> list[str]:
+def missed_bars(bench: Bench, starts: dict[str, Samples]) -> list[str]:
     """Return each bar that a minimum misses."""
-    cp, missed = results["cp + fsync"].best, []
-    for label, samples in results.items():
-        if label == "cp + fsync" or label.endswith("load + save + fsync"):
+    missed = []
+    for case in bench.cases:
+        if case.bar is None:
             continue
-        bar = BARS["cast" if label.endswith("bf16") else "warm"] * cp
-        if label.startswith("ckpt convert"):
-            bar += BARS["command_extra"]
-        if samples.best > bar:
-            missed.append(f"{label}: {samples.best:.2f} s is above {bar:.2f} s")
-        if samples.peak > BARS["peak"]:
-            missed.append(
-                f"{label}: a peak of {samples.peak / MB:.0f} MB is above {BARS['peak'] / MB:.0f} MB"
-            )
+        bar = case.bar * bench.cp(case.source) + case.extra
+        if case.samples.best > bar:
+            missed.append(f"{case.label}: {case.samples.best:.2f} s is above {bar:.2f} s")
+        if case.samples.peak > BARS["peak"]:
+            missed.append(f"{case.label}: a peak of {case.samples.peak / MB:.0f} MB")
     extra = starts["ckpt inspect"].best - starts["import numpy, typer, ml_dtypes"].best
     if extra > BARS["inspect"]:
         missed.append(f"ckpt inspect: {extra:.3f} s above the imports")
@@ -158,29 +166,30 @@ def missed_bars(results: dict[str, Samples], starts: dict[str, Samples]) -> list
     return missed
 
 
+def _row(label: str, samples: Samples, ratio: str) -> tuple[str, ...]:
+    return label, f"{samples.best:.3f}", f"{samples.median:.3f}", ratio, f"{samples.peak / MB:.0f}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gib", type=float, default=1.0, help="size of the llm.c model in GiB")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=None, help="where to work (needs 6 times the size)")
+    parser.add_argument("--folder", type=Path, default=None, help="where to work (needs 7 times the size)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        folder = Path(name)
-        results = measure(folder, given.gib, given.rounds)
-        starts = start_up(folder / "model.bin", folder, given.rounds)
-        size = (folder / "model.bin").stat().st_size
-    cp = results["cp + fsync"].best
-    rows = [("", "min s", "median s", "x cp", "peak MB")]
-    for label, samples in (results | starts).items():
-        ratio = f"{samples.best / cp:.2f}" if label in results else ""
-        rows.append(
-            (label, f"{samples.best:.3f}", f"{samples.median:.3f}", ratio, f"{samples.peak / MB:.0f}")
-        )
+        bench = Bench(Path(name), given.gib)
+        bench.measure(given.rounds)
+        starts = start_up(bench.models["llmc"], Path(name), given.rounds)
+        size = bench.models["llmc"].stat().st_size
+    rows: list[tuple[str, ...]] = [("", "min s", "median s", "x cp", "peak MB")]
+    for case in bench.cases:
+        rows.append(_row(case.label, case.samples, f"{case.samples.best / bench.cp(case.source):.2f}"))
+    rows += [_row(label, samples, "") for label, samples in starts.items()]
     print(f"a GPT-2 of {size / 2**30:.2f} GiB in f32, {given.rounds} rounds")
     print(table(rows))
-    missed = missed_bars(results, starts)
+    missed = missed_bars(bench, starts)
     print("\n".join(f"MISSED: {line}" for line in missed) or "all bars hold")
     return 1 if missed else 0
 

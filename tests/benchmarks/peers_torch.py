@@ -6,9 +6,17 @@ import os
 
 import torch
 
+import ckptio
+
 
 def warm_up() -> None:
     """Nothing beyond the import."""
+
+
+def make(source: str, target: str) -> None:
+    """Write the peer's file: every tensor of ``source``, tied names sharing a storage."""
+    tensors = {name: torch.from_numpy(array) for name, array in ckptio.load(source).items()}
+    torch.save(tensors, target)
 
 
 def load_and_save(source: str, target: str) -> None:

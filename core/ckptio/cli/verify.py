@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,8 @@ def verify(
 ) -> int:
     """Check that a checkpoint is whole.
 
-    Its structure, every tensor to its last byte, its ties and its sidecar; the exit status is 1 when
-    something is wrong. A value that was changed in place cannot be noticed where the
-    format has no checksum.
+    Its structure, every tensor to its last byte, its checksums where the format has them, its ties and
+    its sidecar; the exit status is 1 when something is wrong.
     """
     path = Path(checkpoint_path)
     options = parse_pairs(source_options, "-O")
@@ -49,6 +49,7 @@ def verify(
         "format": choice.format.name,
         "reason": choice.reason,
         "ok": not problems,
+        "checksums": choice.format.capabilities.checksum,
         "problems": problems,
         "tensors": len(checkpoint.specs),
         "tensor_bytes": sum(spec.nbytes for spec in checkpoint.specs.values()),
@@ -74,16 +75,20 @@ def _read_all(checkpoint: Checkpoint) -> list[str]:
     done = 0
     with ProgressBar() as progress:
         for name, spec in checkpoint.specs.items():
-            size = 0
+            size, crc = 0, 0
+            stated = checkpoint.crc32(name)
             try:
                 for chunk in checkpoint.chunks(name):
                     size += len(chunk)
+                    crc = zlib.crc32(chunk, crc) if stated is not None else 0
                     progress(done + size, total)
             except CheckpointError as error:
                 problems.append(f"{name}: {error}")
             else:
                 if size != spec.nbytes:
                     problems.append(f"{name}: {size} bytes were read of {spec.nbytes}")
+                elif stated is not None and crc != stated:
+                    problems.append(f"{name}: its checksum is {crc:08x}, the file states {stated:08x}")
             done += spec.nbytes
     for alias, name in checkpoint.aliases.items():
         if name not in checkpoint.specs or alias in checkpoint.specs:
@@ -104,6 +109,10 @@ def _print(about: dict[str, Any]) -> None:
     ]
     if about["sidecar"] is not None and about["ok"]:
         lines.append(f"the sidecar fits: {about['sidecar']}")
+    if about["checksums"]:
+        lines.append("checksums: they fit" if about["ok"] else "checksums: the format carries them")
+    else:
+        lines.append("checksums: the format has none, so a value that was changed in place is not noticed")
     lines += [f"left out by the reader: {omission}" for omission in about["omissions"]]
     lines += [f"problem: {problem}" for problem in about["problems"]]
     for line in lines:

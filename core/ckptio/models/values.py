@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["difference", "tril_chunks", "tril_fault"]
 
