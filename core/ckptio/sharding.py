@@ -93,7 +93,7 @@ def write_shards(
         weight_map |= dict.fromkeys(names, file)
     total = sum(spec.nbytes for spec in checkpoint.specs.values())
     content = {"metadata": {"total_size": total, **notes}, "weight_map": weight_map}
-    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+    text = json.dumps(content, indent=2) + "\n"
     out.create(f"{stem}{suffix}{INDEX_SUFFIX}").write(text.encode())
 
 
