@@ -13,7 +13,7 @@ from ckptio.adapters import expand_aliases
 from ckptio.format import capability_problems
 from ckptio.output import OutputFile
 from ckptio.sharding import parse_size, write_shards
-from ckptio.shards import INDEX_SUFFIX
+from ckptio.shards import INDEX_SUFFIX, candidates
 from ckptio_safetensors.header import DTYPES, LARGEST_HEADER, LENGTH, METADATA, in_order, pack_header
 from ckptio_safetensors.notes import FORMAT, encode_notes, note_problems
 from ckptio_safetensors.reading import SUFFIX, is_index, open_checkpoint
@@ -115,14 +115,12 @@ def _name_problem(name: str) -> str | None:
 
 
 def _match_directory(listing: tuple[str, ...]) -> Match:
-    seen = [name for name in listing if not name.startswith(".")]
-    for suffix in (SUFFIX + INDEX_SUFFIX, SUFFIX):
-        found = [name for name in seen if name.endswith(suffix)]
-        if len(found) == 1:
-            return Match(Confidence.SURE, f"a directory that holds {found[0]}")
-        if found:
-            return Match(Confidence.NAME, f"a directory that holds several {suffix} files")
-    return Match(Confidence.NO, "a directory without safetensors files")
+    found = candidates(listing, SUFFIX)
+    if len(found) == 1:
+        return Match(Confidence.SURE, f"a directory that holds {found[0]}")
+    if found:
+        return Match(Confidence.NAME, f"a directory that holds {', '.join(found[:8])}")
+    return Match(Confidence.NO, "no directory of safetensors files with an index")
 
 
 def _is_empty(header: bytes, length: int) -> bool:

@@ -314,15 +314,20 @@ def test_the_one_index_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a.st").touch()
     assert locate(tmp_path, ".st") == tmp_path / "a.st"
     (tmp_path / "b.st").touch()
-    with pytest.raises(
-        UnsupportedError, match=r"several files match \*\.st; name one of them:\n  a\.st\n  b"
-    ):
+    with pytest.raises(UnsupportedError, match=r"several checkpoints; name one of them:\n  a\.st\n  b\.st$"):
         locate(tmp_path, ".st")
     (tmp_path / "model.st.index.json").touch()
     assert locate(tmp_path, ".st") == tmp_path / "model.st.index.json"
     (tmp_path / "model.fp16.st.index.json").touch()
     with pytest.raises(UnsupportedError, match=r"model\.fp16"):
         find_index(tmp_path, "*.st.index.json")
+
+
+def test_a_shard_without_its_index_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "model-00001-of-00002.st").touch()
+    assert locate(tmp_path, ".st") is None
+    (tmp_path / "model.st").touch()
+    assert locate(tmp_path, ".st") == tmp_path / "model.st"
 
 
 def test_spans_are_those_of_the_parts(tmp_path: Path) -> None:
