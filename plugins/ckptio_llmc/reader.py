@@ -60,26 +60,22 @@ class LlmcCheckpoint(FileCheckpoint):
         width = piece.shape[-1] if len(piece.shape) > 1 else 1
         rows: set[int] = set()
         done = 0
-        for chunk in read_chunks(
-            [Span(self.file, piece.offset, piece.nbytes)], _CHUNK_BYTES, self._dtype.itemsize
-        ):
+        spans = [Span(self.file, piece.offset, piece.nbytes)]
+        for chunk in read_chunks(spans, _CHUNK_BYTES, self._dtype.itemsize):
             words = np.frombuffer(chunk, _BITS[self._dtype])
             rows.update(np.unique((np.flatnonzero(words) + done) // width).tolist())
             done += len(words)
         if rows:
-            what = (
-                "padding rows of the vocabulary"
-                if piece.zeros == "padding"
-                else "biases of a bias-free model"
-            )
-            yield Problem(
-                piece.name,
-                f"{len(rows)} of {piece.shape[0]} {what} are not zero, and are left out",
-                piece.zeros,
-            )
+            kind = _KINDS[piece.zeros]
+            what = f"{len(rows)} of {piece.shape[0]} {kind} are not zero, and are left out"
+            yield Problem(piece.name, what, piece.zeros)
 
 
 _BITS = {DType.F32: "<u4", DType.BF16: "<u2"}
+_KINDS: dict[str | None, str] = {
+    "padding": "padding rows of the vocabulary",
+    "biases": "biases of a bias-free model",
+}
 
 
 def read_model(file: SourceFile) -> LlmcCheckpoint:

@@ -39,9 +39,8 @@ class Plan:
 def plan(checkpoint: Checkpoint, layout: str | None) -> tuple[Plan | None, list[Problem]]:
     """Return how ``checkpoint`` is written, or None and everything that stands in the way.
 
-    A dtype that no llm.c file has is left to the format's capabilities to name.
-
     ``layout`` is the layout for LLaMA-3, None for the source's own, or llm.c master's if it had none.
+    A dtype that no llm.c file has is left to the format's capabilities to name.
     """
     arranged = apply_layout(checkpoint, "llmc")
     found, problems = arranged.recognised, arranged.problems

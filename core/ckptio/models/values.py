@@ -19,11 +19,18 @@ _COMPARE_BYTES = 1 << 20
 
 
 def tril_chunks(size: int, dtype: DType, max_bytes: int) -> Iterator[memoryview]:
-    """Yield the bytes of a ``size`` by ``size`` matrix of ones on and below the diagonal, zeros above."""
+    """Yield the bytes of a ``size`` by ``size`` matrix of ones on and below the diagonal, zeros above.
+
+    No more than a chunk is made at once, or one row where that is longer.
+    """
     step = max(1, min(max_bytes, _COMPARE_BYTES) // dtype.itemsize)
-    for start in range(0, size * size, step):
-        row, column = np.divmod(np.arange(start, min(start + step, size * size)), size)
-        yield (column <= row).astype(dtype.numpy).view(np.uint8).data
+    rows = max(1, step // max(1, size))
+    columns = np.arange(size)
+    for start in range(0, size, rows):
+        block = columns <= np.arange(start, min(start + rows, size))[:, None]
+        flat = block.astype(dtype.numpy).reshape(-1)
+        for first in range(0, flat.size, step):
+            yield flat[first : first + step].view(np.uint8).data
 
 
 def tril_fault(checkpoint: Checkpoint, name: str) -> str | None:
