@@ -169,10 +169,11 @@ class _Job:
 
     def write(self, target: Path, source: str, overwrite: bool, progress: Progress | None) -> Written:
         """Refuse what cannot be held, else write."""
-        if self.layout is None or not self.layout.problems:
-            with plugin_at_work(self.format, f"checking {source}"):
-                self.problems += self.format.check(self.current, self.options)
-        self.accepted = refuse(self.problems, self.allow, source=source, target=self.format)
+        with plugin_at_work(self.format, f"checking {source}"):
+            self.problems += self.format.check(self.current, self.options)
+        # The layout and the format may say the same of a tensor, in the same words.
+        problems = tuple(dict.fromkeys(self.problems))
+        self.accepted = refuse(problems, self.allow, source=source, target=self.format)
         written = write_checkpoint(
             self.current, target, self.format, self.options, overwrite=overwrite, progress=progress
         )

@@ -140,8 +140,17 @@ def apply_sidecar(path: Path, checkpoint: Checkpoint) -> Checkpoint:
         checkpoint,
         aliases={**checkpoint.aliases, **ties},
         leaves={**checkpoint.leaves, **content.leaves},
-        metadata={**checkpoint.metadata, **content.metadata},
+        metadata=_merged(checkpoint.metadata, content.metadata),
     )
+
+
+def _merged(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a file says with what is recorded; of two maps under one key, the entries of both."""
+    merged = {**found, **recorded}
+    for key in found.keys() & recorded.keys():
+        if isinstance(found[key], Mapping) and isinstance(recorded[key], Mapping):
+            merged[key] = {**found[key], **recorded[key]}
+    return merged
 
 
 def _parse(path: Path) -> tuple[Sidecar, Any] | None:

@@ -18,15 +18,16 @@ from ckptio import (
     open_source,
 )
 from ckptio.format import capability_problems
-from ckptio_llmc.header import MAGICS
-from ckptio_llmc.reader import read_model
-from ckptio_llmc.writer import plan, write_model
+from ckptio_llmc.magics import MAGICS
 
 __all__ = ["LlmcFormat"]
 
 
 class LlmcFormat(Format):
-    """llm.c's model files. All its magics are declared, so that its other files are refused by name."""
+    """llm.c's model files. All its magics are declared, so that its other files are refused by name.
+
+    Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
+    """
 
     name = "llmc"
     summary = "llm.c model files: GPT-2, and LLaMA-3 in three layouts"
@@ -50,14 +51,20 @@ class LlmcFormat(Format):
     )
 
     def open(self, path: Path, options: Mapping[str, Any]) -> Checkpoint:
+        from ckptio_llmc.reader import read_model
+
         with open_source(path) as file:
             return read_model(file)
 
     def check(self, checkpoint: Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
+        from ckptio_llmc.writer import plan
+
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         return problems + plan(checkpoint, options["layout"])[1]
 
     def write(self, checkpoint: Checkpoint, out: Output, options: Mapping[str, Any]) -> None:
+        from ckptio_llmc.writer import plan, write_model
+
         planned, problems = plan(checkpoint, options["layout"])
         if planned is None:
             raise UnsupportedError(f"{out.final_name}: not a model that llm.c's files can hold", problems)

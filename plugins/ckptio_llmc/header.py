@@ -9,26 +9,17 @@ from typing import Any
 
 from ckptio import CorruptCheckpointError, Cursor, DType, Problem, SourceFile, UnsupportedError
 from ckptio.models import config_problems
+from ckptio_llmc.magics import GPT2_MAGIC, LLAMA3_MAGIC, OTHER_FILES
 from ckptio_llmc.variants import (
-    GPT2_MAGIC,
-    LLAMA3_MAGIC,
     VERSIONS,
     VOCAB_MULTIPLE,
     Variant,
     variant_of,
 )
 
-__all__ = ["MAGICS", "Header", "padded_vocab", "read_header"]
+__all__ = ["Header", "padded_vocab", "read_header"]
 
 _WORDS = struct.Struct("<256i")
-_OTHERS = {
-    20240327: "a debug state of GPT-2 (inputs, logits and gradients for llm.c's tests)",
-    20240328: "a tokenizer",
-    20240520: "a file of GPT-2 tokens (training data)",
-    20240527: "an optimizer state (state_*.bin); the model is in model_*.bin beside it",
-    20240801: "a file of LLaMA-3 tokens (training data)",
-}
-MAGICS = (GPT2_MAGIC, LLAMA3_MAGIC, *_OTHERS)
 
 
 @dataclass(frozen=True)
@@ -101,8 +92,8 @@ def read_header(file: SourceFile) -> Header:
     """
     cursor = Cursor(file)
     magic = int.from_bytes(cursor.take(4, "the magic"), "little")
-    if magic in _OTHERS:
-        raise UnsupportedError(f"{file.path}: not a model but {_OTHERS[magic]}")
+    if magic in OTHER_FILES:
+        raise UnsupportedError(f"{file.path}: not a model but {OTHER_FILES[magic]}")
     if magic not in (GPT2_MAGIC, LLAMA3_MAGIC):
         raise cursor.error(f"not an llm.c model: magic {magic}, {GPT2_MAGIC} or {LLAMA3_MAGIC} expected", 0)
     cursor.offset = 0

@@ -23,11 +23,10 @@ from typing import Literal
 import numpy as np
 
 from ckptio import DType
+from ckptio_llmc.magics import GPT2_MAGIC, LLAMA3_MAGIC
 
 __all__ = ["VARIANTS", "VERSIONS", "VOCAB_MULTIPLE", "Field", "Kind", "Variant", "variant_of"]
 
-GPT2_MAGIC = 20240326
-LLAMA3_MAGIC = 20240803
 VERSIONS = {3: DType.F32, 5: DType.BF16}
 VOCAB_MULTIPLE = 128
 """GPT-2's embedding is padded with zero rows to a multiple of this."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ckptio
-from ckptio_msgpack.format import MsgpackFormat
 
-__all__ = ["MsgpackFormat", "ckptio_format"]
+__all__ = ["ckptio_format"]
 
 
 @ckptio.hookimpl
 def ckptio_format() -> ckptio.Format:
+    """Return the format ``msgpack``."""
+    from ckptio_msgpack.format import MsgpackFormat
+
     return MsgpackFormat()

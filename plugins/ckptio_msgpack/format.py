@@ -22,10 +22,6 @@ from ckptio import (
     open_source,
 )
 from ckptio.format import capability_problems
-from ckptio_msgpack.checks import content_problems
-from ckptio_msgpack.reading import read_checkpoint
-from ckptio_msgpack.walker import Walker
-from ckptio_msgpack.writing import write_checkpoint
 
 __all__ = ["MAX_CHUNK_BYTES", "MsgpackFormat"]
 
@@ -33,6 +29,8 @@ MAX_CHUNK_BYTES = 1 << 30
 """``flax.serialization.MAX_CHUNK_SIZE``: an array of more bytes is written in chunks of no more."""
 _LARGEST_CHUNK = (1 << 31) - 1
 _PROBED = 64 << 10
+_MAPS = {bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF)}
+"""The first byte of a map: anything else is told at once."""
 
 
 class MsgpackFormat(Format):
@@ -56,13 +54,19 @@ class MsgpackFormat(Format):
     )
 
     def open(self, path: Path, options: Mapping[str, Any]) -> Checkpoint:
+        from ckptio_msgpack.reading import read_checkpoint
+
         with open_source(path) as file:
             return read_checkpoint(file)
 
     def write(self, checkpoint: Checkpoint, out: Output, options: Mapping[str, Any]) -> None:
+        from ckptio_msgpack.writing import write_checkpoint
+
         write_checkpoint(checkpoint, out.create(), options["chunk_bytes"])
 
     def check(self, checkpoint: Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
+        from ckptio_msgpack.checks import content_problems
+
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         problems.extend(content_problems(checkpoint))
         chunk_bytes = options["chunk_bytes"]
@@ -71,7 +75,7 @@ class MsgpackFormat(Format):
         return problems
 
     def match(self, probe: Probe) -> Match:
-        if probe.listing is None:
+        if probe.listing is None and probe.head[:1] in _MAPS:
             for data in (probe.head, probe.read_at(0, _PROBED)):
                 reason = _recognise(data, probe.size)
                 if reason:
@@ -83,6 +87,8 @@ class MsgpackFormat(Format):
 
 def _recognise(data: bytes, size: int) -> str | None:
     """Return why the first bytes of a file of ``size`` bytes are surely a checkpoint, or None."""
+    from ckptio_msgpack.walker import Walker
+
     walker = Walker(_Beginning(data, size))
     try:
         tree = walker.root()

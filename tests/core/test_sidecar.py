@@ -191,3 +191,16 @@ def test_what_the_file_says_in_part_is_recorded(tmp_path: Path) -> None:
     ckptio.convert(source, tmp_path / "x.bin", checkpoint_format="llmc", config=config)
     with ckptio.open(tmp_path / "x.bin") as found:
         assert found.metadata["config"].items() >= config.items()
+
+
+def test_what_is_recorded_adds_to_what_the_file_says(tmp_path: Path) -> None:
+    source = golden("llmc_gpt2/gpt2_L2H2C32V97T16_fp32.bin")
+    ckptio.convert(source, tmp_path / "x.bin", checkpoint_format="llmc", config={"norm_eps": "1e-5"})
+    side = sidecar_path(tmp_path / "x.bin")
+    document = json.loads(side.read_text())
+    document["metadata"]["config"] = {"norm_eps": 1e-5}
+    side.write_text(json.dumps(document))
+    with ckptio.open(tmp_path / "x.bin") as found:
+        assert found.metadata["config"] == {
+            "n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 97, "block_size": 16, "norm_eps": 1e-5
+        }  # fmt: skip

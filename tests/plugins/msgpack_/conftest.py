@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ckptio import Checkpoint, Output
-from ckptio_msgpack import MsgpackFormat
-from ckptio_msgpack.format import MAX_CHUNK_BYTES
+from ckptio_msgpack.format import MAX_CHUNK_BYTES, MsgpackFormat
 
 FORMAT = MsgpackFormat()
 

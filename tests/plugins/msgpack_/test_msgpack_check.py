@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ckptio import DType, MemoryCheckpoint, TensorSpec
-from ckptio_msgpack import MsgpackFormat
+from ckptio_msgpack.format import MsgpackFormat
 
 FORMAT = MsgpackFormat()
 OPTIONS = {"chunk_bytes": 2**30}

@@ -19,7 +19,7 @@ from ckptio import (
     UnsupportedError,
     raised_limits,
 )
-from ckptio_msgpack import MsgpackFormat
+from ckptio_msgpack.format import MsgpackFormat
 from golden import golden
 
 FORMAT = MsgpackFormat()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ckptio
-from ckptio_msgpack import MsgpackFormat
+from ckptio_msgpack.format import MsgpackFormat
 from golden import DATA, all_golden, golden_id
 
 FORMAT = MsgpackFormat()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ckptio import Confidence, Probe
-from ckptio_msgpack import MsgpackFormat
+from ckptio_msgpack.format import MsgpackFormat
 from golden import GOLDEN, all_golden, golden_id
 
 FORMAT = MsgpackFormat()

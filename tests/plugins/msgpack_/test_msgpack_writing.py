@@ -17,7 +17,7 @@ import pytest
 from ckptio import Checkpoint, DType, MemoryCheckpoint, Span, TensorSpec, open_source
 from ckptio.adapters import select
 from ckptio.transforms import Cast
-from ckptio_msgpack import MsgpackFormat
+from ckptio_msgpack.format import MsgpackFormat
 from ckptio_msgpack.writing import write_checkpoint
 
 FORMAT = MsgpackFormat()
