@@ -56,7 +56,8 @@ FOREIGN = {
     "pickle": (pickle.dumps({"a": 1}, protocol=2), "a Python pickle"),
     "pickle4": (pickle.dumps({"a": 1}, protocol=4), "a Python pickle"),
     "tar": (tar_file(), "a tar archive"),
-    "safetensors": ((2).to_bytes(8, "little") + b"{}", "a safetensors file"),
+    "gguf": (b"GGUF" + bytes(60), "a GGUF file"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file"),
     "json": (json.dumps({"a": [1]}).encode(), "JSON text"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
     "html": (b"<!DOCTYPE html><html>", "a web page"),
@@ -72,7 +73,7 @@ def test_a_foreign_file_is_told_by_what_it_looks_like(kind: str, tmp_path: Path)
     with pytest.raises(UndetectedFormatError, match=f"it looks like {words}") as caught:
         ckptio.open(path)
     assert "--checkpoint_format" in str(caught.value)
-    for name in ("llmc", "msgpack", "statedict"):
+    for name in registry().names():
         assert f"\n  {name}: " in str(caught.value)
 
 
@@ -89,9 +90,7 @@ def test_under_a_wrong_suffix_the_message_still_says_what_it_is(
     assert words in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
 
 
-@pytest.mark.parametrize(
-    "relative", ["torch/tied_zip.pt", "safetensors/mixed.safetensors", "gguf/mixed.gguf"]
-)
+@pytest.mark.parametrize("relative", ["gguf/mixed.gguf"])
 def test_golden_files_of_other_formats_are_not_claimed(relative: str) -> None:
     with pytest.raises(UndetectedFormatError, match="it looks like"):
         choose_reader(golden(relative), None, registry())
