@@ -76,7 +76,8 @@ def test_no_public_name_is_also_a_module() -> None:
 
 
 def test_importing_the_package_loads_neither_numpy_nor_a_plugin() -> None:
-    code = "import sys, ckptio; print(sorted(m for m in sys.modules if m.startswith(('numpy', 'pluggy', 'ckptio.', 'ckptio_'))))"
+    loaded = "sorted(m for m in sys.modules if m.startswith(('numpy', 'pluggy', 'ckptio.', 'ckptio_')))"
+    code = f"import sys, ckptio; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
