@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,8 @@ from ckptio import (
 )
 from ckptio.archive import first_entry
 from ckptio.format import capability_problems
-from ckptio.shards import find_index, open_shards, read_index
+from ckptio.leaves import join_keys
+from ckptio.shards import ShardIndex, find_index, open_shards, read_index
 from ckptio_torch.checks import content_problems
 from ckptio_torch.dtypes import DTYPES
 from ckptio_torch.legacy import is_legacy, read_legacy
@@ -58,7 +60,6 @@ class TorchFormat(Format):
         leaves=True,
         metadata=True,
         nesting=True,
-        shards=True,
     )
     read_options = (
         Option(
@@ -75,9 +76,9 @@ class TorchFormat(Format):
             index = find_index(path, f"*{_INDEX}")
             if index is None:
                 raise UnsupportedError(f"{path}: a directory without an index *{_INDEX}; name a file in it")
-            return open_shards(read_index(index), open_one)
+            return open_shards(_named_index(index), open_one)
         if path.name.endswith(".json"):
-            return open_shards(read_index(path), open_one)
+            return open_shards(_named_index(path), open_one)
         return open_one(path)
 
     def write(self, checkpoint: Checkpoint, out: Output, options: Mapping[str, Any]) -> None:
@@ -120,6 +121,14 @@ def _is_archive(probe: Probe) -> bool:
 
 
 _TAIL = 64 << 10
+
+
+def _named_index(path: Path) -> ShardIndex:
+    """Read an index, whose names are keys as they are: a slash in one is no nesting."""
+    index = read_index(path)
+    files = {join_keys((name,)): file for name, file in index.weight_map.items()}
+    ties = {join_keys((alias,)): join_keys((name,)) for alias, name in index.aliases.items()}
+    return dataclasses.replace(index, weight_map=files, aliases=ties)
 
 
 def _open_file(path: Path, *, skip_unknown: bool) -> Checkpoint:

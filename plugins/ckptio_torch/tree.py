@@ -15,7 +15,7 @@ from ckptio import CorruptCheckpointError, Problem, UnsupportedError, current_li
 from ckptio.jsontext import nesting_problem, parse_object
 from ckptio.leaves import join_keys
 from ckptio_torch.classes import reason
-from ckptio_torch.records import Map, Storage, Tagged, Tensor, Unknown
+from ckptio_torch.records import Global, Map, Storage, StorageType, Tagged, Tensor, Unknown
 from ckptio_torch.source import Budget
 
 __all__ = ["OWN", "ROOT_TENSOR", "Tree", "flatten"]
@@ -128,8 +128,9 @@ class _Flattening:
         if isinstance(value, Unknown):
             self._leave_out(name, value.name)
             return value.content if value.content.items else None
-        if isinstance(value, Storage):
-            raise UnsupportedError(f"{self.path}: {_short(name)} is a bare storage; only tensors are read")
+        if isinstance(value, Storage | StorageType | Global):
+            what = "a class" if isinstance(value, StorageType | Global) else "a bare storage"
+            raise UnsupportedError(f"{self.path}: {_short(name)} is {what}, no tensor or plain value")
         kind = _kind(value)
         if isinstance(value, Map) and (value.items or value.attributes is not None):
             if kind is not None:

@@ -36,6 +36,7 @@ class Unpickler:
         self.unknown: dict[str, int] = {}
         self.storages: dict[str, Storage] = {}
         self._names: dict[tuple[str, str], Any] = {}
+        self._at = reader.offset
         self._memo: list[Any] = []
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []
@@ -44,6 +45,7 @@ class Unpickler:
         """Return the one value of the pickle; raises `CorruptCheckpointError` with the offset."""
         take, operations = self.reader.take, _OPERATIONS
         while True:
+            self._at = self.reader.offset
             code = take(1, "a pickle")[0]
             if code == _STOP:
                 break
@@ -61,11 +63,11 @@ class Unpickler:
         return self._stack.pop()
 
     def _error(self, what: str) -> CorruptCheckpointError:
-        return self.reader.error(what, self.reader.offset - 1)
+        return self.reader.error(what, self._at)
 
     def _int(self, layout: struct.Struct) -> int:
         (value,) = layout.unpack(self.reader.take(layout.size, "a number"))
-        return int(value)
+        return value  # type: ignore[no-any-return]
 
     def _counted(self, layout: struct.Struct, what: str) -> bytes:
         return self.reader.take(self._int(layout), what)
@@ -202,7 +204,7 @@ class Unpickler:
             full = f"{'builtins' if module == '__builtin__' else module}.{name}"
             record, listed = look_up(full)
             if not listed:
-                self.unknown.setdefault(full, self.reader.offset)
+                self.unknown.setdefault(full, self._at)
             self._names[module, name] = record
         self._stack.append(record)
 
