@@ -21,9 +21,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         found = locate(path, SUFFIX)
         if found is None:
-            raise FileNotFoundError(
-                errno.ENOENT, f"No index and no {SUFFIX} file in the directory", str(path)
-            )
+            what = f"No {SUFFIX}{INDEX_SUFFIX} and no whole {SUFFIX} file in the directory"
+            raise FileNotFoundError(errno.ENOENT, what, str(path))
         path = found
     with open_source(path) as file:
         if is_index(path.name, file.read_at(0, min(file.size, LENGTH.size + 1)), file.size):
