@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ckptio.checkpoint import Checkpoint
-from ckptio.elements import bits, elements, widen
+from ckptio.elements import bits, elements, side_by_side, widen
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,7 +55,7 @@ def measure(
     differing = nan = 0
     max_abs: float | int = 0
     max_rel = 0.0
-    for a, b in _side_by_side(elements(one, name), elements(other, its_name)):
+    for a, b in side_by_side(elements(one, name), elements(other, its_name)):
         same_dtype = a.dtype == b.dtype
         if same_dtype and np.array_equal(bits(a), bits(b)):
             continue
@@ -73,19 +72,6 @@ def measure(
                 max_abs = max(max_abs, gaps.max().item())
                 max_rel = max(max_rel, ratios.max().item())
     return Distance(size, differing, nan, max_abs, max_rel)
-
-
-def _side_by_side(one: Iterator[_Array], other: Iterator[_Array]) -> Iterator[tuple[_Array, _Array]]:
-    """Pair the arrays of two streams piece by piece: their cuts may lie in different places."""
-    a = b = np.empty(0)
-    while True:
-        a = a if a.size else next(one, a)
-        b = b if b.size else next(other, b)
-        count = min(a.size, b.size)
-        if not count:
-            return
-        yield a[:count], b[:count]
-        a, b = a[count:], b[count:]
 
 
 def _common(a: _Array, b: _Array) -> tuple[_Array, _Array]:

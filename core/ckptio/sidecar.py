@@ -3,8 +3,8 @@
 It *records* ties, leaves and metadata, and nothing that a tensor depends on: a tie's tensors are both
 stored in full, so deleting the sidecar never makes a tensor wrong. It carries the size of its target
 and a digest of what the target's header says; when they do not fit, it is ignored with a warning.
-A recorded tie counts only while the two tensors still hold the same bytes where they are sampled: a
-program that trains on in place unties them.
+A recorded tie counts only while the two tensors still hold the same bytes, which opening compares to the
+last one: a program that trains on in place unties them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from ckptio.adapters import Annotated
 from ckptio.checkpoint import Checkpoint
+from ckptio.elements import same_bytes
 from ckptio.errors import OptionError
 from ckptio.leaves import decode_leaf, encode_leaf, same_leaf
 from ckptio.limits import current_limits
@@ -28,8 +29,6 @@ __all__ = ["Sidecar", "SidecarWarning", "apply_sidecar", "difference", "is_sidec
 
 _KEY = "ckptio_sidecar"
 _VERSION = 1
-_SAMPLES = 64
-_SAMPLE_BYTES = 4 << 10
 
 
 class SidecarWarning(UserWarning):
@@ -134,7 +133,9 @@ def apply_sidecar(path: Path, checkpoint: Checkpoint) -> Checkpoint:
             ties[alias] = name
         else:
             warnings.warn(
-                f"{side}: {alias} is no longer tied to {name}: they differ", SidecarWarning, stacklevel=3
+                f"{side}: {alias} is no longer tied to {name}: the file has no two equal tensors so named",
+                SidecarWarning,
+                stacklevel=3,
             )
     return Annotated(
         checkpoint,
@@ -200,22 +201,9 @@ def _header_digest(checkpoint: Checkpoint) -> str:
 def _still_tied(checkpoint: Checkpoint, alias: str, name: str) -> bool:
     if checkpoint.aliases.get(alias) == name:
         return True
+    if alias in checkpoint.aliases.values():
+        return False  # the file's own ties lead to it
     one, other = checkpoint.specs.get(alias), checkpoint.specs.get(name)
     if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
-    return _samples(checkpoint, alias) == _samples(checkpoint, name)
-
-
-def _samples(checkpoint: Checkpoint, name: str) -> list[bytes]:
-    """Return up to 64 pieces of 4 KiB, spread evenly over a tensor, its end included."""
-    spans = checkpoint.spans(name)
-    if spans is None:
-        return [bytes.fromhex(checkpoint.digest(name))]
-    found = []
-    for span in spans:
-        last = max(0, span.length - _SAMPLE_BYTES)
-        step = max(_SAMPLE_BYTES, last // _SAMPLES)
-        for position in {*range(0, last, step), last}:
-            size = min(_SAMPLE_BYTES, span.length - position)
-            found.append(span.file.read_at(span.offset + position, size))
-    return sorted(found) if len(spans) == 1 else found
+    return same_bytes(checkpoint, alias, name)

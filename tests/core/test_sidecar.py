@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,58 @@ def test_a_head_trained_on_in_place_is_no_longer_tied(tied: Path) -> None:
         loaded = ckptio.load(tied)
     np.testing.assert_array_equal(loaded["head"], WTE + 1)
     np.testing.assert_array_equal(loaded["wte"], WTE)
+
+
+def forge_ties(path: Path, ties: dict[str, str]) -> None:
+    """Put other ties into a sidecar, whose size and digest fit."""
+    document = json.loads(sidecar_path(path).read_text())
+    document["aliases"] = ties
+    sidecar_path(path).write_text(json.dumps(document))
+
+
+def test_one_changed_value_of_a_large_head_unties_it(tmp_path: Path) -> None:
+    wte = np.arange(500_000, dtype="<f4").reshape(500, 1000)
+    path = tmp_path / "model.ckpt"
+    ckptio.save({"wte": wte, "head": wte}, path)
+    content = path.read_bytes()
+    head = content.rfind(wte.tobytes())
+    for element in (1, 123_457, 271_828, 499_998):
+        changed = bytearray(content)
+        changed[head + 4 * element] ^= 1
+        path.write_bytes(changed)
+        with pytest.warns(SidecarWarning, match="head is no longer tied to wte"):
+            loaded = ckptio.load(path)
+        assert np.flatnonzero(loaded["head"] != loaded["wte"]).tolist() == [element]
+
+
+def test_a_tie_between_permuted_pieces_is_a_lie(tmp_path: Path) -> None:
+    one = np.arange(2048, dtype="<f4")
+    path = tmp_path / "model.ckpt"
+    ckptio.save({"a": one, "b": np.roll(one, 1024), "c": one}, path)
+    forge_ties(path, {"b": "a", "c": "a"})
+    with pytest.warns(SidecarWarning, match="b is no longer tied to a"):
+        loaded = ckptio.load(path)
+    np.testing.assert_array_equal(loaded["b"], np.roll(one, 1024))
+    assert loaded["c"] is loaded["a"]
+
+
+def test_a_recorded_tie_hides_no_tensor_that_the_files_own_ties_lead_to(tmp_path: Path) -> None:
+    path = tmp_path / "square.bin"
+    path.write_bytes(blank_gpt2(24))
+    ckptio.convert(path, tmp_path / "x.bin", checkpoint_format="llmc", config={"norm_eps": 1e-5})
+    forge_ties(tmp_path / "x.bin", {"transformer.wte.weight": "transformer.wpe.weight"})
+    with pytest.warns(SidecarWarning, match=r"wte.weight is no longer tied to transformer.wpe.weight"):
+        loaded = ckptio.load(tmp_path / "x.bin")
+    assert loaded.keys() == ckptio.load(path).keys()
+    assert loaded["lm_head.weight"] is loaded["transformer.wte.weight"]
+
+
+def blank_gpt2(size: int) -> bytes:
+    """Return llm.c's file of a GPT-2 of zeros: one layer, one head, ``size`` tokens and positions."""
+    width, padded = 4, 128
+    header = struct.pack("<8i", 20240326, 3, size, size, 1, 1, width, padded).ljust(1024, b"\0")
+    layer = 12 * width * width + 13 * width
+    return header + bytes(4 * (padded * width + size * width + layer + 2 * width))
 
 
 @pytest.mark.parametrize(

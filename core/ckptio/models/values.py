@@ -9,6 +9,7 @@ import numpy as np
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
+from ckptio.elements import side_by_side
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +40,7 @@ def tril_fault(checkpoint: Checkpoint, name: str) -> str | None:
     size = spec.shape[-1]
     done = 0
     stored = checkpoint.chunks(name, _COMPARE_BYTES)
-    for found, wanted in _paired(stored, tril_chunks(size, spec.dtype, _COMPARE_BYTES)):
+    for found, wanted in side_by_side(stored, tril_chunks(size, spec.dtype, _COMPARE_BYTES)):
         one, other = _array(found, spec.dtype), _array(wanted, spec.dtype)
         wrong = np.flatnonzero(one != other)
         if len(wrong):
@@ -56,7 +57,7 @@ def difference(checkpoint: Checkpoint, name: str, other: str) -> str | None:
     """Return how two stored tensors of one dtype and shape differ, or None when their bytes are equal."""
     dtype = checkpoint.specs[name].dtype
     largest, differs = 0.0, False
-    pairs = _paired(checkpoint.chunks(name, _COMPARE_BYTES), checkpoint.chunks(other, _COMPARE_BYTES))
+    pairs = side_by_side(checkpoint.chunks(name, _COMPARE_BYTES), checkpoint.chunks(other, _COMPARE_BYTES))
     for left, right in pairs:
         if np.array_equal(np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)):
             continue
@@ -79,17 +80,3 @@ def difference(checkpoint: Checkpoint, name: str, other: str) -> str | None:
 
 def _array(chunk: memoryview, dtype: DType) -> npt.NDArray[Any]:
     return np.frombuffer(chunk, dtype.numpy)
-
-
-def _paired(
-    one: Iterator[memoryview], other: Iterator[memoryview]
-) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield pieces of equal length of two streams of equal length, however each of them is cut."""
-    left = right = memoryview(b"")
-    while True:
-        left, right = left or next(one, left), right or next(other, right)
-        count = min(len(left), len(right))
-        if count == 0:
-            return
-        yield left[:count], right[:count]
-        left, right = left[count:], right[count:]
