@@ -1,9 +1,8 @@
 """Damage checkpoint files in every small way and judge what their reader makes of it.
 
 A damaged file must give a `CkptError`, or a checkpoint that accounts for the file; never another
-exception, never more than a second (of the processor, so that a busy
-machine changes no verdict), and never more memory than 50 MB and 20 times the file. Run as a
-program, it does so for all golden files: ``python tests/damage.py FOLDER``.
+exception, never more than a second of the processor's time, and never more memory than 50 MB and 20
+times the file. Run as a program, it does so for all golden files: ``python tests/damage.py FOLDER``.
 """
 
 from __future__ import annotations

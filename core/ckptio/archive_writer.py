@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 
 from ckptio.checkpoint import Checkpoint, Sink, Span
 from ckptio.crc import shifted_crc32
 from ckptio.errors import PluginError
-from ckptio.output import OutputFile
+from ckptio.output_file import OutputFile
 from ckptio.zip_layout import (
     CENTRAL,
     CENTRAL_MAGIC,
@@ -165,6 +164,8 @@ class _Checksum:
         if span.length < _BESIDE:
             self.write(span.file.read_at(span.offset, span.length))
             return
+        from concurrent.futures import ThreadPoolExecutor  # imported late: it takes logging with it
+
         stop = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(_crc_of, span, self.crc, stop)

@@ -20,7 +20,7 @@ from ckptio.archive import ZipArchive
 from ckptio.archive_writer import ZipWriter, entry_name_problem
 from ckptio.checkpoint import Checkpoint
 from ckptio.crc import shifted_crc32
-from ckptio.output import OutputFile
+from ckptio.output_file import OutputFile
 from ckptio.zip_layout import MAX16, MAX32
 
 LONG = np.random.default_rng(0).integers(0, 256, 300_001, np.uint8)

@@ -217,5 +217,6 @@ def test_the_shipped_plugins_are_entry_points_like_any_other() -> None:
     assert found.items() >= {
         ("llmc", "ckptio_llmc"),
         ("msgpack", "ckptio_msgpack"),
+        ("npz", "ckptio_npz"),
         ("statedict", "ckptio_statedict"),
     }
