@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ckptio.checkpoint import Checkpoint, MemoryCheckpoint, Span, TensorSpec
-    from ckptio.conversion import convert, save
+    from ckptio.checkpoint import Checkpoint, Span, TensorSpec
+    from ckptio.conversion import convert
     from ckptio.dtypes import DType
     from ckptio.errors import (
         AmbiguousFormatError,
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from ckptio.format import Capabilities, Confidence, Dependency, Format, Match, Option, Output, Probe
     from ckptio.hookspecs import hookimpl
     from ckptio.limits import Limits, current_limits, raised_limits
+    from ckptio.memory import MemoryCheckpoint
     from ckptio.reading import load, open  # noqa: A004
     from ckptio.registry import FormatInfo, formats
     from ckptio.report import ConversionReport, Fate
+    from ckptio.saving import save
     from ckptio.sidecar import SidecarWarning
 
 __all__ = [
@@ -97,6 +99,7 @@ _HOMES = (
     "hookspecs",
     "dtypes",
     "checkpoint",
+    "memory",
     "files",
     "format",
     "registry",
@@ -104,6 +107,7 @@ _HOMES = (
     "sidecar",
     "reading",
     "conversion",
+    "saving",
 )
 
 

@@ -1,4 +1,4 @@
-"""`convert` and `save`: check first, then write, and account for every tensor, leaf and metadata key."""
+"""`convert`: check first, then write, and account for every tensor, leaf and metadata key."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ckptio.adapters import Annotated, select
-from ckptio.checkpoint import Checkpoint, MemoryCheckpoint
+from ckptio.checkpoint import Checkpoint
 from ckptio.detect import choose_reader, choose_writer
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
 from ckptio.format import Format, parse_options
-from ckptio.leaves import leaf_problem
 from ckptio.models import apply_layout, normalise_config, parse_config_value
 from ckptio.models.layouts import LayoutResult
 from ckptio.reading import open_as, plugin_at_work
@@ -27,9 +24,9 @@ from ckptio.transforms import Cast
 from ckptio.writing import Progress, Written, check_place, refuse, write_checkpoint
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
-__all__ = ["convert", "save"]
+__all__ = ["convert", "save_checkpoint"]
 
 
 def convert(
@@ -75,27 +72,20 @@ def convert(
         return job.report(str(source), str(target), reader.format.name, written, time.monotonic() - began)
 
 
-def save(
-    tensors: Mapping[str, npt.NDArray[Any] | np.generic],
+def save_checkpoint(
+    checkpoint: Checkpoint,
     path: str | os.PathLike[str],
     *,
     checkpoint_format: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    leaves: Mapping[str, Any] | None = None,
-    aliases: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> ConversionReport:
-    """Save arrays by name, in any strides and byte order; nothing is published unless all is.
-
-    Names whose arrays are the same memory in the same view are ties, as are those of ``aliases``
-    (alias to name). ``leaves`` are values beside the tensors by path. Raises as `convert` does.
-    """
+    """Save a checkpoint that is no file, as `ckptio.save` does; its tensors are read one after the other."""
     began = time.monotonic()
     target = Path(path)
     writer = choose_writer(target, checkpoint_format, registry())
     check_place(target, overwrite=overwrite, directory=writer.format.capabilities.shards)
-    job = _Job(_in_memory(tensors, aliases or {}, leaves or {}, metadata or {}), writer.format, options, ())
+    job = _Job(checkpoint, writer.format, options, ())
     job.arrange(None)
     written = job.write(target, "the state dict", overwrite, None)
     return job.report("memory", str(target), "memory", written, time.monotonic() - began)
@@ -237,48 +227,3 @@ def _matching(names: Sequence[str], patterns: Sequence[str], flag: str) -> set[s
             raise OptionError(f"{flag} {pattern!r} matches no tensor and no leaf")
         found |= matched
     return found
-
-
-def _same_bytes(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
-
-
-def _in_memory(
-    tensors: Mapping[str, npt.NDArray[Any] | np.generic],
-    aliases: Mapping[str, str],
-    leaves: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-) -> Checkpoint:
-    """Make a checkpoint of arrays; the same view of the same memory under two names is a tie."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    ties = dict(aliases)
-    seen: dict[tuple[Any, ...], str] = {}
-    for name, given in tensors.items():
-        if not isinstance(name, str):
-            raise OptionError(f"{name!r}: the name of a tensor must be a str")
-        array = np.asarray(given)
-        try:
-            DType.of(array.dtype)
-        except OptionError as error:
-            raise OptionError(f"{name}: {error}") from None
-        view = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides)
-        if name in ties:
-            other = np.asarray(tensors[ties[name]]) if ties[name] in tensors else array
-            if not _same_bytes(array, other):
-                raise OptionError(f"{name!r} is given as an alias of {ties[name]!r}, but their values differ")
-            continue
-        if array.size and isinstance(given, np.ndarray) and view in seen:
-            ties[name] = seen[view]
-            continue
-        seen[view] = name
-        arrays[name] = array
-    for alias, name in ties.items():
-        if name not in arrays:
-            raise OptionError(f"the alias {alias!r} is of {name!r}, which is no stored tensor")
-    for path, leaf in leaves.items():
-        problem = leaf_problem(leaf)
-        if problem is not None:
-            raise OptionError(f"the leaf {path!r}: {problem}")
-        if path in arrays or path in ties:
-            raise OptionError(f"{path!r} is both a tensor and a leaf")
-    return MemoryCheckpoint(arrays, aliases=ties, leaves=leaves, metadata=metadata)

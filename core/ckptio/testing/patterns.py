@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptio.checkpoint import MemoryCheckpoint
 from ckptio.dtypes import DType
+from ckptio.memory import MemoryCheckpoint
 from ckptio.models import architecture
 
 __all__ = ["bit_patterns", "small_checkpoint", "tiny_gpt2"]

@@ -1,0 +1,89 @@
+"""`save`: arrays by name become a checkpoint file; what shares storage is a tie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ckptio.checkpoint import Checkpoint
+from ckptio.conversion import save_checkpoint
+from ckptio.dtypes import DType
+from ckptio.errors import OptionError
+from ckptio.leaves import leaf_problem
+from ckptio.memory import MemoryCheckpoint
+from ckptio.report import ConversionReport
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["save"]
+
+
+def save(
+    tensors: Mapping[str, npt.NDArray[Any] | np.generic],
+    path: str | os.PathLike[str],
+    *,
+    checkpoint_format: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    leaves: Mapping[str, Any] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> ConversionReport:
+    """Save arrays by name, in any strides and byte order; nothing is published unless all is.
+
+    Names whose arrays are the same memory in the same view are ties, as are those of ``aliases``
+    (alias to name). ``leaves`` are values beside the tensors by path. Raises as `convert` does.
+    """
+    checkpoint = _in_memory(tensors, aliases or {}, leaves or {}, metadata or {})
+    return save_checkpoint(
+        checkpoint, path, checkpoint_format=checkpoint_format, options=options, overwrite=overwrite
+    )
+
+
+def _same_bytes(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+
+
+def _in_memory(
+    tensors: Mapping[str, npt.NDArray[Any] | np.generic],
+    aliases: Mapping[str, str],
+    leaves: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+) -> Checkpoint:
+    """Make a checkpoint of arrays; the same view of the same memory under two names is a tie."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    ties = dict(aliases)
+    seen: dict[tuple[Any, ...], str] = {}
+    for name, given in tensors.items():
+        if not isinstance(name, str):
+            raise OptionError(f"{name!r}: the name of a tensor must be a str")
+        array = np.asarray(given)
+        try:
+            DType.of(array.dtype)
+        except OptionError as error:
+            raise OptionError(f"{name}: {error}") from None
+        view = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides)
+        if name in ties:
+            other = np.asarray(tensors[ties[name]]) if ties[name] in tensors else array
+            if not _same_bytes(array, other):
+                raise OptionError(f"{name!r} is given as an alias of {ties[name]!r}, but their values differ")
+            continue
+        if array.size and isinstance(given, np.ndarray) and view in seen:
+            ties[name] = seen[view]
+            continue
+        seen[view] = name
+        arrays[name] = array
+    for alias, name in ties.items():
+        if name not in arrays:
+            raise OptionError(f"the alias {alias!r} is of {name!r}, which is no stored tensor")
+    for path, leaf in leaves.items():
+        problem = leaf_problem(leaf)
+        if problem is not None:
+            raise OptionError(f"the leaf {path!r}: {problem}")
+        if path in arrays or path in ties:
+            raise OptionError(f"{path!r} is both a tensor and a leaf")
+    return MemoryCheckpoint(arrays, aliases=ties, leaves=leaves, metadata=metadata)
