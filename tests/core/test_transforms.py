@@ -24,7 +24,8 @@ from ckptio import (
     open_source,
 )
 from ckptio.adapters import Adapter
-from ckptio.transforms import Added, Cast, Concatenated, Sliced, Transposed
+from ckptio.rows import Concatenated, Sliced
+from ckptio.transforms import Added, Cast, Transposed
 
 Array = npt.NDArray[Any]
 Open = Callable[..., Checkpoint]

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import pytest
 
 import ckptio
-from ckptio import CorruptCheckpointError, DType, UnsupportedError
-from ckptio.conversion import save
+from ckptio import CorruptCheckpointError, DType, UnsupportedError, save
 from damage import damage
 from golden import golden
 
