@@ -32,7 +32,7 @@ class NpzFormat(ckptio.Format):
     summary: ClassVar[str] = "numpy's .npz archives of arrays (and single .npy arrays, read only)"
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     magic: ClassVar[tuple[bytes, ...]] = (MAGIC,)
-    capabilities: ClassVar[ckptio.Capabilities] = ckptio.Capabilities(dtypes=frozenset(DType))
+    capabilities: ClassVar[ckptio.Capabilities] = ckptio.Capabilities(dtypes=frozenset(DType), checksum=True)
     read_options: ClassVar[tuple[Option, ...]] = (
         Option("void", DType.parse, "the dtype of arrays that numpy stored as raw bytes, such as bf16"),
         Option("skip_unknown", _flag, "leave out arrays that are no tensors (text, objects, …)", False),
