@@ -154,6 +154,7 @@ def main(folder: Path) -> int:
     jobs += [(path, "statedict") for path in sorted(folder.glob("infinitrain/**/*.ckpt"))]
     jobs += [(path, "msgpack") for path in sorted(folder.glob("flax/*.msgpack"))]
     jobs += [(path, "npz") for path in sorted(folder.glob("npz/*.npy"))]
+    jobs += [(path, "safetensors") for path in sorted(folder.glob("**/*.safetensors"))]
     failed = 0
     for path, name in jobs:
         with tempfile.TemporaryDirectory() as scratch:

@@ -219,5 +219,6 @@ def test_the_shipped_plugins_are_entry_points_like_any_other() -> None:
         ("llmc", "ckptio_llmc"),
         ("msgpack", "ckptio_msgpack"),
         ("npz", "ckptio_npz"),
+        ("safetensors", "ckptio_safetensors"),
         ("statedict", "ckptio_statedict"),
     }

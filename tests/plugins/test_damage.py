@@ -16,6 +16,7 @@ KINDS = {
     "infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt": "statedict",
     "flax/mixed_to_bytes.msgpack": "msgpack",
     "flax/chunked1000.msgpack": "msgpack",
+    "safetensors/mixed.safetensors": "safetensors",
 }
 
 
