@@ -17,7 +17,12 @@ def convert(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="The checkpoint to read.", show_default=False)
     ],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file to write.", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="The file, or directory of shards, to write.", show_default=False
+        ),
+    ],
     checkpoint_format: Annotated[
         str | None,
         typer.Option(
@@ -68,6 +73,17 @@ def convert(
             "-o", metavar="KEY=VALUE", help="An option of the writer (repeatable).", show_default=False
         ),
     ] = None,
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max_shard_size",
+            "--max-shard-size",
+            metavar="SIZE",
+            help="Make TARGET a directory of shards, of up to SIZE each (5GB, 500MB, 1GiB); "
+            "short for -o max_shard_size=SIZE.",
+            show_default=False,
+        ),
+    ] = None,
     source_options: SourceOptions = None,
     config: Annotated[
         list[str] | None,
@@ -96,8 +112,9 @@ def convert(
     The report accounts for every tensor, leaf and metadata key of SOURCE. `ckpt formats NAME` lists
     the options of a format.
     """
+    size = [] if max_shard_size is None else [f"max_shard_size={max_shard_size}"]
     pairs = {
-        "options": parse_pairs(options, "-o"),
+        "options": parse_pairs([*(options or ()), *size], "-o"),
         "source_options": parse_pairs(source_options, "-O"),
         "config": parse_pairs(config, "--config"),
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,26 @@ def test_a_file_is_no_place_for_shards_and_a_directory_none_for_a_file(tmp_path:
         write(tmp_path / "new", "5XB")
     assert os.listdir(tmp_path) == ["d"]
     assert os.listdir(tmp_path / "d") == []
+
+
+def test_the_flag_of_the_command_line(tmp_path: Path) -> None:
+    target = tmp_path / "set"
+    args = [
+        "convert",
+        str(HUB),
+        str(target),
+        "--checkpoint_format",
+        "safetensors",
+        "--max_shard_size",
+        "2.2KB",
+    ]
+    done = subprocess.run([sys.executable, "-m", "ckptio", *args], capture_output=True, text=True, check=True)
+    assert "7 tensors: 6 copied, 1 tied" in done.stdout
+    assert len(list(target.glob("model-0000?-of-00003.safetensors"))) == 3
+    args = ["convert", str(HUB), str(tmp_path / "x.ckpt"), "--max-shard-size=1GB"]
+    done = subprocess.run([sys.executable, "-m", "ckptio", *args], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "'statedict' has no option 'max_shard_size'" in done.stderr
 
 
 # Damage to a set
