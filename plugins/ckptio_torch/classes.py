@@ -176,6 +176,12 @@ def _encoded(args: tuple[Any, ...]) -> bytes:
     raise BadArgumentsError("bytes that are not written as text in Latin 1")
 
 
+def _no_bytes(args: tuple[Any, ...]) -> bytes:
+    if args:
+        raise BadArgumentsError("bytes that are not written as text in Latin 1")
+    return b""
+
+
 def _bytearray(args: tuple[Any, ...]) -> Tagged:
     match args:
         case ():
@@ -234,6 +240,7 @@ _MAKERS: Mapping[str, Callable[[tuple[Any, ...]], Any]] = {
     "collections.OrderedDict": _ordered,
     "_codecs.encode": _encoded,
     "builtins.bytearray": _bytearray,
+    "builtins.bytes": _no_bytes,
     "builtins.complex": _complex,
     "builtins.set": _set,
     "torch.Size": _size,
