@@ -12,23 +12,30 @@ from types import FrameType
 
 import pytest
 
-__all__ = ["memory_bound", "time_bound"]
+__all__ = ["memory_bound", "time_bound", "tracing"]
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Have memory counted inside the ``with``, where it is not already."""
+    if tracemalloc.is_tracing():
+        yield
+        return
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
 
 
 @contextlib.contextmanager
 def memory_bound(limit: int, what: str) -> Iterator[None]:
     """Fail when the ``with`` allocates more than ``limit`` bytes at once."""
-    outside = tracemalloc.is_tracing()
-    if not outside:
-        tracemalloc.start()
-    try:
+    with tracing():
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         yield
         peak = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        if not outside:
-            tracemalloc.stop()
     if peak > limit:
         pytest.fail(f"{what}: {peak} bytes of memory, no more than {limit} expected")
 

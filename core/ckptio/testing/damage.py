@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ckptio import Checkpoint, CkptError, TensorSpec
-from ckptio.testing.bounds import memory_bound, time_bound
+from ckptio import CkptError, TensorSpec
+from ckptio.testing.bounds import memory_bound, time_bound, tracing
 from ckptio.testing.harness import Harness, Sample
 
 __all__ = ["DamagePromises"]
@@ -27,62 +27,70 @@ class DamagePromises(Harness):
     def test_a_cut_file_is_refused_or_read_right(self, tmp_path: Path) -> None:
         """Cut at every length of a file under 4 KiB, else at 200 places."""
         file = self.a_file(tmp_path)
-        with self.opened_alone(file.path, file.options) as checkpoint:
-            whole = _tensors(checkpoint)
-
-        for path, content in _contents(file.path):
-            size = len(content)
-            for length in range(size) if size < _SHORT else _spread(size, _CUTS):
-                path.write_bytes(content[:length])
-                self._judge(file, f"{path.name} cut to {length} bytes", whole.__eq__)
-            path.write_bytes(content)
+        whole = self._tensors(file)
+        self._judge(file, _cuts(file.path), whole.__eq__)
 
     def test_a_flipped_bit_is_refused_or_read_right(self, tmp_path: Path) -> None:
         """500 bits, spread evenly: where names, dtypes and shapes are as before, one tensor may differ."""
         file = self.a_file(tmp_path)
-        with self.opened_alone(file.path, file.options) as checkpoint:
-            whole = _tensors(checkpoint)
+        whole = self._tensors(file)
+        specs = {name: spec for name, (spec, _) in whole.items()}
 
         def right(found: Tensors) -> bool:
-            if {name: spec for name, (spec, _) in found.items()} != {
-                n: spec for n, (spec, _) in whole.items()
-            }:
+            if {name: spec for name, (spec, _) in found.items()} != specs:
                 return True
             return sum(found[name] != whole[name] for name in whole) <= 1
 
-        for path, content in _contents(file.path):
-            for bit in _spread(8 * len(content), _FLIPS):
-                damaged = bytearray(content)
-                damaged[bit // 8] ^= 1 << bit % 8
-                path.write_bytes(damaged)
-                self._judge(file, f"bit {bit} of {path.name} flipped", right)
-            path.write_bytes(content)
+        self._judge(file, _flips(file.path), right)
 
-    def _judge(self, file: Sample, what: str, right: Callable[[Tensors], bool]) -> None:
-        """Open the damaged file and read all of it."""
-        size = sum(len(content) for _, content in _contents(file.path))
-        with memory_bound(_MEMORY + 20 * size, what), time_bound(_SECONDS, what):
-            found = self._read(file, what)
-        if isinstance(found, CkptError):
-            assert 0 < len(str(found).strip()) <= _LONGEST_MESSAGE, f"{what}: no message of use"
-            return
-        for name, (spec, data) in found.items():
-            assert len(data) == spec.nbytes, f"{what}: {name} has not as many bytes as it claims"
-        assert right(found), f"{what}: read without an error, but wrong"
+    def _judge(self, file: Sample, damages: Iterator[str], right: Callable[[Tensors], bool]) -> None:
+        """After each damage, open the file and read all of it."""
+        limit = _MEMORY + 20 * sum(len(content) for _, content in _contents(file.path))
+        with tracing():
+            for what in damages:
+                with memory_bound(limit, what), time_bound(_SECONDS, what):
+                    found = self._read(file, what)
+                if isinstance(found, CkptError):
+                    assert 0 < len(str(found).strip()) <= _LONGEST_MESSAGE, f"{what}: no message of use"
+                    continue
+                for name, (spec, data) in found.items():
+                    assert len(data) == spec.nbytes, f"{what}: {name} has not as many bytes as it claims"
+                assert right(found), f"{what}: read without an error, but wrong"
 
     def _read(self, file: Sample, what: str) -> Tensors | CkptError:
         try:
-            with self.opened_alone(file.path, file.options) as checkpoint:
-                return _tensors(checkpoint)
+            return self._tensors(file)
         except CkptError as error:
             return error
         except Exception as error:
             error.add_note(f"{what}: neither a CkptError nor a right reading")
             raise
 
+    def _tensors(self, file: Sample) -> Tensors:
+        with self.opened_alone(file.path, file.options) as checkpoint:
+            return {n: (spec, b"".join(checkpoint.chunks(n))) for n, spec in checkpoint.specs.items()}
 
-def _tensors(checkpoint: Checkpoint) -> Tensors:
-    return {name: (spec, b"".join(checkpoint.chunks(name))) for name, spec in checkpoint.specs.items()}
+
+def _cuts(target: Path) -> Iterator[str]:
+    """Cut each file in turn; yield what was done, and make it whole again."""
+    for path, content in _contents(target):
+        size = len(content)
+        for length in range(size) if size < _SHORT else _spread(size, _CUTS):
+            path.write_bytes(content[:length])
+            yield f"{path.name} cut to {length} bytes"
+        path.write_bytes(content)
+
+
+def _flips(target: Path) -> Iterator[str]:
+    """Flip single bits of each file in turn; yield what was done, and make it whole again."""
+    files = _contents(target)
+    for path, content in files:
+        for bit in _spread(8 * len(content), -(-_FLIPS // len(files))):
+            damaged = bytearray(content)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            yield f"bit {bit} of {path.name} flipped"
+        path.write_bytes(content)
 
 
 def _contents(path: Path) -> list[tuple[Path, bytes]]:

@@ -88,6 +88,8 @@ class Harness:
     """The format under test; ``format_name`` is all that an author has to say."""
 
     format_name: ClassVar[str]
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Options of the writer, where other ones than the defaults are to be tested too."""
 
     def make_checkpoint(self, dtype: DType) -> Checkpoint:
         """Return a small checkpoint that the format can hold with tensors of ``dtype``.
@@ -132,17 +134,16 @@ class Harness:
         if self.can.layout is not None:
             pytest.skip(f"{self.format_name} declares that it holds the layout {self.can.layout!r} only")
 
-    def save(self, checkpoint: Checkpoint, path: Path) -> None:
+    def save_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], path: Path, **beside: Any) -> None:
         """Write through all of ckptio: checked, written aside, read back, published with its sidecar."""
         self.needs_writing()
-        ckptio.save(
-            {name: checkpoint.read(name) for name in checkpoint.specs},
-            path,
-            checkpoint_format=self.format_name,
-            aliases=checkpoint.aliases,
-            leaves=checkpoint.leaves,
-            metadata=checkpoint.metadata,
-        )
+        ckptio.save(arrays, path, checkpoint_format=self.format_name, options=self.options, **beside)
+
+    def save(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Write all of a small checkpoint."""
+        arrays = {name: checkpoint.read(name) for name in checkpoint.specs}
+        beside = {"aliases": checkpoint.aliases, "leaves": checkpoint.leaves, "metadata": checkpoint.metadata}
+        self.save_arrays(arrays, path, **beside)
 
     def opened(self, path: Path, options: Mapping[str, Any] | None = None) -> Checkpoint:
         """Open as ckptio opens, with what the sidecar records."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ckptio import Span
 from ckptio.checkpoint import CHUNK_BYTES
-from ckptio.conversion import save
 from ckptio.testing.bounds import memory_bound
 from ckptio.testing.harness import Harness, fingerprint, fingerprints
 from ckptio.testing.patterns import bit_patterns
@@ -79,7 +78,7 @@ class StreamingPromises(Harness):
         array = bit_patterns(self.dtype, _LARGE // self.dtype.itemsize)
         truth = fingerprint(array)
         with memory_bound(_BOUND, "writing"):
-            save({"large": array}, tmp_path / "file", checkpoint_format=self.format_name)
+            self.save_arrays({"large": array}, tmp_path / "file")
         with memory_bound(_BOUND, "opening"):
             checkpoint = self.opened(tmp_path / "file")
         with checkpoint:
