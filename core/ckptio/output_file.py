@@ -78,7 +78,12 @@ class OutputFile:
             offset, data = offset + count, data[count:]
 
     def finish(self) -> None:
-        """Write what is pending, force it to the disk and close."""
+        """Write what is pending, force it to the disk and close; a second time does nothing.
+
+        A writer of many files calls it after each: they are not all open at once then.
+        """
+        if self._fd < 0:
+            return
         self._flush()
         self._writeback.end()
         self._writeback.check()

@@ -549,3 +549,16 @@ def test_hidden_names_are_fresh_siblings(tmp_path: Path) -> None:
     found = {temporary_sibling(tmp_path / "x") for _ in range(100)}
     assert len(found) == 100
     assert all(path.parent == tmp_path and path.name.startswith(".ckptio-") for path in found)
+
+
+def test_files_that_a_writer_finishes_are_not_all_open_at_once(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with Output(tmp_path / "x") as output:
+        for number in range(20):
+            file = output.create(f"{number}")
+            file.write(b"x")
+            file.finish()
+        assert len(os.listdir("/proc/self/fd")) == before
+        output.finish()
+        output.publish()
+    assert {path.read_bytes() for path in (tmp_path / "x").iterdir()} == {b"x"}
