@@ -116,13 +116,13 @@ class _Tensors:
         self._raw = raw
         self._cursor = cursor
         self._start = cursor.offset
+        self._limits = ckptio.current_limits()
 
     def read(self, content: dict[str, Any]) -> tuple[dict[str, TensorSpec], dict[str, int]]:
-        limit = ckptio.current_limits().tensors
+        limit = self._limits.tensors
         if len(content) > limit:
-            raise self._cursor.error(
-                f"{len(content)} tensors are more than the limit of {limit}", LENGTH.size
-            )
+            what = f"{len(content)} tensors are more than the limit of {limit}"
+            raise self._cursor.error(what, LENGTH.size)
         self._refuse_part_bytes(content)
         found = []
         while content:
@@ -154,9 +154,9 @@ class _Tensors:
                 raise self._error(name, "not a dtype, a shape and two data_offsets")
         if code not in DTYPES:
             raise self._error(name, f"the dtype {code[:_SHOWN]!r} is unknown; known: {', '.join(DTYPES)}")
-        limit = ckptio.current_limits().dimensions
-        if len(shape) > limit:
-            raise self._error(name, f"{len(shape)} dimensions are more than the limit of {limit}")
+        if len(shape) > self._limits.dimensions:
+            what = f"{len(shape)} dimensions are more than the limit of {self._limits.dimensions}"
+            raise self._error(name, what)
         if not all(type(size) is int for size in (*shape, begin, end)):
             raise self._error(name, "a dimension or an offset is not an integer")
         dtype = DTYPES[code]
