@@ -213,6 +213,12 @@ def test_parts_of_split_archives(field: int, tmp_path: Path) -> None:
     refused(tmp_path / "a.zip", data, "one part of a split zip archive", UnsupportedError)
 
 
+def test_an_entry_on_another_disk(tmp_path: Path) -> None:
+    data = zipped({"a": b"1"})
+    struct.pack_into("<H", data, central_at(data) + 34, 2)
+    refused(tmp_path / "a.zip", data, "one part of a split zip archive", UnsupportedError)
+
+
 def test_an_archive_behind_something_else(tmp_path: Path) -> None:
     refused(tmp_path / "a.zip", b"x" + zipped(PLAIN), "something was put before it")
     refused(tmp_path / "a.zip", zipped(PLAIN) + zipped({"b": b"2"}), "something was put before it")
@@ -281,11 +287,14 @@ def test_data_that_reaches_beyond(tmp_path: Path) -> None:
     refused(tmp_path / "a.zip", data, "reaches into the directory")
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 0xFFFF])
-def test_counts_that_lie(count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "match"),
+    [(0, "follow the last of 0"), (1, "follow the last of 1"), (3, "cannot be in"), (0xFFFF, "cannot be in")],
+)
+def test_counts_that_lie(count: int, match: str, tmp_path: Path) -> None:
     data = zipped({"a": b"1", "b": b"2"})
     struct.pack_into("<2H", data, len(data) - END.size + 8, count, count)
-    refused(tmp_path / "a.zip", data, "follow the last|goes beyond|cannot be in|damaged|ends inside")
+    refused(tmp_path / "a.zip", data, match)
 
 
 def test_zip64_records_that_lie(tmp_path: Path) -> None:
@@ -350,6 +359,14 @@ def read_first(path: Path, data: bytes | bytearray) -> bytes:
         return b"".join(archive.chunks(entry, 10_000))
 
 
+def deflated(stream: bytes, content: bytes) -> bytearray:
+    """Return an archive whose one entry has a stream of our own making, and claims ``content``."""
+    data = zipped({"z": stream})
+    for at in (8, central_at(data) + 10):
+        struct.pack_into("<H", data, at, zipfile.ZIP_DEFLATED)
+    return set_sizes(data, len(content), zlib.crc32(content))
+
+
 @pytest.mark.parametrize(("size", "match"), [(99_999, "more bytes"), (100_001, "fewer bytes")])
 def test_streams_of_another_length(size: int, match: str, tmp_path: Path) -> None:
     data = set_sizes(zipped({"z": bytes(100_000)}, zipfile.ZIP_DEFLATED), size)
@@ -366,6 +383,16 @@ def test_a_wrong_checksum(method: int, tmp_path: Path) -> None:
     with opened(tmp_path / "a.zip") as archive:
         entry = archive.entries["z"]
         assert b"".join(archive.chunks(entry, 1 << 20, 0, 1000)) == NOISE[:1000], "not read to its end"
+
+
+def test_streams_that_do_not_end_where_they_should(tmp_path: Path) -> None:
+    engine = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    open_end = engine.compress(NOISE[:999]) + engine.flush(zlib.Z_SYNC_FLUSH)
+    whole = open_end + engine.flush()
+    assert read_first(tmp_path / "a.zip", deflated(whole, NOISE[:999])) == NOISE[:999]
+    for stream in (open_end, whole + b"behind", whole + bytes(100_000)):
+        with pytest.raises(CorruptCheckpointError, match="has more bytes than it claims, or no end"):
+            read_first(tmp_path / "a.zip", deflated(stream, NOISE[:999]))
 
 
 def test_damaged_streams(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def judge(path: Path) -> None:
         assert archive.testzip() is None
         assert {name: archive.read(name) for name in archive.namelist()} == EXPECTED
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive_writer._WIDE < MAX32 or {info.extract_version for info in archive.infolist()} == {20}
     with contextlib.closing(SourceFile(path)) as file:
         entries = ZipArchive(file).entries
         assert list(entries) == list(EXPECTED)
@@ -150,6 +151,7 @@ def test_entries_beyond_4_gib(tmp_path: Path) -> None:
             ("large", Hole.size, 0x12345678),
             ("behind", 5, zlib.crc32(b"hello")),
         ]
+        assert {info.extract_version for info in archive.infolist()} == {45}
         assert archive.read("behind") == b"hello"
     with contextlib.closing(SourceFile(path)) as file:
         entries = ZipArchive(file).entries
@@ -208,14 +210,20 @@ def test_an_interrupt_ends_the_second_thread_too(
     source: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_writer, "_BESIDE", 10)
-    before = threading.active_count()
+    before, stopped = threading.active_count(), []
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def endless(span: object, crc: int, stop: threading.Event) -> int:
+        stopped.append(stop.wait(10))
+        return crc
+
     monkeypatch.setattr(OutputFile, "copy", interrupted)
+    monkeypatch.setattr(archive_writer, "_crc_of", endless)
     with pytest.raises(KeyboardInterrupt), writing(tmp_path / "a.zip") as writer:
         writer.add_tensor("long", source, "long")
+    assert stopped == [True]
     assert threading.active_count() == before
     assert [path.name for path in tmp_path.iterdir()] == ["source.ckpt"]
 
