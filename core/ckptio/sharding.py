@@ -89,7 +89,10 @@ def write_shards(
         return
     weight_map: dict[str, str] = {}
     for names, file in zip(plan, _free_names(stem, suffix, len(plan), out.existing), strict=True):
-        write_shard(select(checkpoint, names), out.create(file), {})
+        shard = out.create(file)
+        write_shard(select(checkpoint, names), shard, {})
+        # A set may have more shards than a process may have open files.
+        shard.finish()
         weight_map |= dict.fromkeys(names, file)
     total = sum(spec.nbytes for spec in checkpoint.specs.values())
     content = {"metadata": {"total_size": total, **notes}, "weight_map": weight_map}

@@ -190,6 +190,20 @@ def test_ties_of_a_selection_stay_out_of_the_shards(tmp_path: Path) -> None:
     assert index.aliases == {"tied": "a"}
 
 
+def test_one_shard_at_a_time_is_open(tmp_path: Path) -> None:
+    counts = []
+
+    def counting(checkpoint: Checkpoint, file: OutputFile, notes: Mapping[str, str]) -> None:
+        counts.append(len(os.listdir("/proc/self/fd")))
+        write_shard(checkpoint, file, notes)
+
+    with Output(tmp_path / "d") as out:
+        write_shards(model(1, 20), out, 32, {}, suffix=".st", write_shard=counting)
+        out.finish()
+    assert len(counts) == 20
+    assert len(set(counts)) == 1
+
+
 # Into a directory that exists
 
 
