@@ -12,11 +12,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 from ckptio.checkpoint import CHUNK_BYTES, Span
-from ckptio.errors import CorruptCheckpointError
 from ckptio.files import SourceFile
 from ckptio.inflate import Inflater
 from ckptio.zip_directory import ZipEntry, read_entries
-from ckptio.zip_layout import DEFLATED, LOCAL, LOCAL_MAGIC, name_codec, shown_name
+from ckptio.zip_layout import DEFLATED, LOCAL, LOCAL_MAGIC, name_codec, shown_name, zip_error
 
 __all__ = ["ZipArchive", "ZipEntry", "first_entry"]
 
@@ -62,7 +61,7 @@ class ZipArchive:
         """Return all bytes of a small entry, checked; an error when it has more than ``limit``."""
         if entry.size > limit:
             what = f"{shown_name(entry.name)} has {entry.size} bytes; no more than {limit} are expected"
-            raise CorruptCheckpointError(what, path=self.file.path, offset=entry.offset)
+            raise zip_error(self.file, what, entry.offset)
         return b"".join(self.chunks(entry))
 
     def _blocks(self, entry: ZipEntry, block: int, start: int, stop: int) -> Iterator[bytes]:
@@ -97,7 +96,7 @@ class ZipArchive:
         if crc != entry.crc:
             name = shown_name(entry.name)
             what = f"the CRC-32 of {name} is {crc:08x} instead of {entry.crc:08x}: damaged data"
-            raise CorruptCheckpointError(what, path=self.file.path, offset=entry.offset)
+            raise zip_error(self.file, what, entry.offset)
 
 
 def first_entry(head: bytes) -> tuple[str, bytes] | None:

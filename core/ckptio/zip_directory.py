@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckptio.errors import CorruptCheckpointError, UnsupportedError
+from ckptio.errors import UnsupportedError
 from ckptio.files import Cursor, SourceFile
-from ckptio.limits import current_limits
+from ckptio.zip_end import find_directory
 from ckptio.zip_layout import (
     CENTRAL,
     CENTRAL_MAGIC,
     DEFLATED,
-    END,
-    END64,
-    END64_LOCATOR,
-    END64_LOCATOR_MAGIC,
-    END64_MAGIC,
-    END_MAGIC,
     FIELD,
     LOCAL,
     LOCAL_MAGIC,
@@ -29,6 +23,7 @@ from ckptio.zip_layout import (
     ZIP64_FIELD,
     name_codec,
     shown_name,
+    zip_error,
 )
 
 __all__ = ["ZipEntry", "read_entries"]
@@ -39,8 +34,6 @@ _DESCRIPTOR_SIZES = (12, 16, 20, 24)
 """CRC and two sizes of 4 or 8 bytes behind the data, with a magic before them or without."""
 _BEST_RATIO = 1032
 """No deflate stream holds more bytes for each of its own: 258 for every two bits."""
-_BESIDE_TENSORS = 64
-"""Entries that an archive may have beyond one per tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,79 +69,18 @@ class _Listed:
 
 def read_entries(file: SourceFile, *, names_are_paths: bool) -> dict[str, ZipEntry]:
     """Return the entries by name, in the order of the directory; `ZipArchive` says what is refused."""
-    start, size, count = _find_directory(file)
+    start, size, count = find_directory(file)
     entries: dict[str, ZipEntry] = {}
     extents: list[tuple[int, int, bool]] = []
     for listed in _read_directory(file, start, size, count):
         name = _decode_name(file, listed, names_are_paths)
         if name in entries:
-            raise _error(file, f"two entries are named {shown_name(name)}", listed.at)
+            raise zip_error(file, f"two entries are named {shown_name(name)}", listed.at)
         entry = entries[name] = _locate(file, listed, name, start)
         end = entry.offset + entry.compressed_size
         extents.append((listed.header, end, bool(listed.flags & _DESCRIPTOR)))
     _check_extents(file, extents, start)
     return entries
-
-
-def _find_directory(file: SourceFile) -> tuple[int, int, int]:
-    """Return the offset and the size of the central directory, and how many entries it should have."""
-    begin = max(0, file.size - END.size - MAX16)
-    tail = file.read_at(begin, file.size - begin)
-    at = tail.rfind(END_MAGIC)
-    while at >= 0 and not _ends_file(tail, at):
-        at = tail.rfind(END_MAGIC, 0, at)
-    if at < 0:
-        raise _error(file, "no end of a central directory: not a zip archive, or one cut short", file.size)
-    end = begin + at
-    *fields, _ = END.unpack_from(tail, at)[1:]
-    found = _find_end64(file, end)
-    if found is not None:
-        wide, position = found
-        marks = (MAX16, MAX16, MAX16, MAX16, MAX32, MAX32)
-        for mark, field, value in zip(marks, fields, wide, strict=True):
-            if field not in (mark, value):
-                raise _error(file, f"the end record has {field} where the zip64 end record has {value}", end)
-        fields, end = list(wide), position
-    disk, directory_disk, here, count, size, start = fields
-    if disk or directory_disk or here != count:
-        raise UnsupportedError(f"{file.path}: one part of a split zip archive; join the parts first")
-    if start + size != end:
-        raise _error(
-            file,
-            f"the central directory should end at byte {start + size} and does at {end}: "
-            "the archive was cut, or something was put before it",
-            end,
-        )
-    limits = current_limits()
-    if size > limits.header_bytes:
-        raise _error(file, f"a central directory of {size} bytes is above {limits.header_bytes}", start)
-    if count > size // CENTRAL.size:
-        raise _error(file, f"{count} entries cannot be in a central directory of {size} bytes", end)
-    if count > limits.tensors + _BESIDE_TENSORS:
-        raise _error(file, f"{count} entries are more than the limit of {limits.tensors}", end)
-    return start, size, count
-
-
-def _ends_file(tail: bytes, at: int) -> bool:
-    """Return whether the end record at ``at``, with its comment, reaches exactly to the end."""
-    return len(tail) - at >= END.size and at + END.size + END.unpack_from(tail, at)[-1] == len(tail)
-
-
-def _find_end64(file: SourceFile, end: int) -> tuple[Sequence[int], int] | None:
-    """Return the fields of the zip64 end record and its offset, when the archive has one."""
-    at = end - END64_LOCATOR.size
-    if at < 0:
-        return None
-    magic, _, position, _ = END64_LOCATOR.unpack(file.read_at(at, END64_LOCATOR.size))
-    if magic != END64_LOCATOR_MAGIC:
-        return None
-    if position > at - END64.size:
-        raise _error(file, f"the zip64 end record cannot be at byte {position}", at)
-    magic, length, _, _, *fields = END64.unpack(file.read_at(position, END64.size))
-    # The length leaves out the magic and itself.
-    if magic != END64_MAGIC or position + 12 + length != at:
-        raise _error(file, "the zip64 end record is not where it should be, or damaged", position)
-    return fields, position
 
 
 def _read_directory(file: SourceFile, start: int, size: int, count: int) -> Iterator[_Listed]:
@@ -159,18 +91,20 @@ def _read_directory(file: SourceFile, start: int, size: int, count: int) -> Iter
         magic, _, _, flags, method, _, _, crc, compressed, length = values[:10]
         name_length, extra_length, comment_length, disk, _, _, header = values[10:]
         if magic != CENTRAL_MAGIC:
-            raise _error(file, f"{what} is damaged", at)
+            raise zip_error(file, f"{what} is damaged", at)
         raw_name = cursor.take(name_length, what)
         extra = cursor.take(extra_length, what)
         cursor.skip(comment_length, what)
         if cursor.offset > end:
-            raise _error(file, f"{what} goes beyond its end", at)
+            raise zip_error(file, f"{what} goes beyond its end", at)
         length, compressed, header = _widened(file, extra, (length, compressed, header), at)
         if disk not in (0, MAX16):
             raise UnsupportedError(f"{file.path}: one part of a split zip archive; join the parts first")
         yield _Listed(at, flags, method, crc, compressed, length, raw_name, header)
     if cursor.offset != end:
-        raise _error(file, f"{end - cursor.offset} bytes follow the last of {count} entries", cursor.offset)
+        raise zip_error(
+            file, f"{end - cursor.offset} bytes follow the last of {count} entries", cursor.offset
+        )
 
 
 def _widened(file: SourceFile, extra: bytes, fields: tuple[int, ...], at: int) -> tuple[int, ...]:
@@ -186,18 +120,18 @@ def _widened(file: SourceFile, extra: bytes, fields: tuple[int, ...], at: int) -
             wide = iter(struct.unpack_from(f"<{count}Q", extra, begin))
             return tuple(next(wide) if field == MAX32 else field for field in fields)
         begin += length
-    raise _error(file, "an entry refers to a zip64 field that is missing or damaged", at)
+    raise zip_error(file, "an entry refers to a zip64 field that is missing or damaged", at)
 
 
 def _decode_name(file: SourceFile, listed: _Listed, names_are_paths: bool) -> str:
     try:
         name = listed.raw_name.decode(name_codec(listed.flags))
     except UnicodeDecodeError:
-        raise _error(file, f"the name {listed.raw_name[:80]!r} is not UTF-8", listed.at) from None
+        raise zip_error(file, f"the name {listed.raw_name[:80]!r} is not UTF-8", listed.at) from None
     if not name or "\0" in name:
-        raise _error(file, f"{shown_name(name)} is not the name of an entry", listed.at)
+        raise zip_error(file, f"{shown_name(name)} is not the name of an entry", listed.at)
     if names_are_paths and (name[0] in "/\\" or ".." in re.split(r"[/\\]", name)):
-        raise _error(file, f"the name {shown_name(name)} leads out of the archive", listed.at)
+        raise zip_error(file, f"the name {shown_name(name)} leads out of the archive", listed.at)
     return name
 
 
@@ -217,7 +151,7 @@ def _locate(file: SourceFile, listed: _Listed, name: str, directory: int) -> Zip
         what = (
             f"entry {shown_name(name)} of {listed.compressed} bytes from {data} on reaches into the directory"
         )
-        raise _error(file, what, listed.at)
+        raise zip_error(file, what, listed.at)
     impossible = (
         listed.size != listed.compressed
         if listed.method == STORED
@@ -225,7 +159,7 @@ def _locate(file: SourceFile, listed: _Listed, name: str, directory: int) -> Zip
     )
     if impossible:
         what = f"entry {shown_name(name)} cannot have {listed.size} bytes in {listed.compressed}"
-        raise _error(file, what, listed.at)
+        raise zip_error(file, what, listed.at)
     return ZipEntry(name, listed.method, data, listed.compressed, listed.size, listed.crc)
 
 
@@ -233,13 +167,13 @@ def _check_local(file: SourceFile, listed: _Listed, name: str, directory: int) -
     """Hold an entry's local header against the central one; return the offset behind it."""
     at, length = listed.header, LOCAL.size + len(listed.raw_name)
     if at + length > directory:
-        raise _error(file, f"the header of entry {shown_name(name)} cannot be at byte {at}", listed.at)
+        raise zip_error(file, f"the header of entry {shown_name(name)} cannot be at byte {at}", listed.at)
     raw = file.read_at(at, length)
     magic, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = LOCAL.unpack_from(raw)
     if magic != LOCAL_MAGIC:
-        raise _error(file, f"entry {shown_name(name)} has no header here", at)
+        raise zip_error(file, f"entry {shown_name(name)} has no header here", at)
     if at + LOCAL.size + name_length + extra_length > directory:
-        raise _error(file, f"the header of entry {shown_name(name)} reaches into the directory", at)
+        raise zip_error(file, f"the header of entry {shown_name(name)} reaches into the directory", at)
     if MAX32 in (compressed, size):
         extra = file.read_at(at + LOCAL.size + name_length, extra_length)
         size, compressed = _widened(file, extra, (size, compressed), at)
@@ -248,7 +182,7 @@ def _check_local(file: SourceFile, listed: _Listed, name: str, directory: int) -
     left_out = flags & listed.flags & _DESCRIPTOR and not (crc or compressed or size)
     names_differ = raw[LOCAL.size :] != listed.raw_name or name_length != len(listed.raw_name)
     if method != listed.method or names_differ or flags & _ENCRYPTED or (sizes_differ and not left_out):
-        raise _error(
+        raise zip_error(
             file, f"entry {shown_name(name)} is described differently here and in the central directory", at
         )
     return int(at + LOCAL.size + name_length + extra_length)
@@ -261,12 +195,8 @@ def _check_extents(file: SourceFile, extents: list[tuple[int, int, bool]], direc
     for start, end, has_descriptor in [*extents, (directory, directory, False)]:
         gap = start - position
         if gap < 0:
-            raise _error(file, "two entries overlap", start)
+            raise zip_error(file, "two entries overlap", start)
         if gap and not (descriptor and gap in _DESCRIPTOR_SIZES):
             what = f"{gap} bytes belong to no entry: something was put before the archive or into it"
-            raise _error(file, what, position)
+            raise zip_error(file, what, position)
         position, descriptor = end, has_descriptor
-
-
-def _error(file: SourceFile, what: str, offset: int) -> CorruptCheckpointError:
-    return CorruptCheckpointError(what, path=file.path, offset=offset)

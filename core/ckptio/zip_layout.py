@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from ckptio.errors import CorruptCheckpointError
+from ckptio.files import SourceFile
+
 __all__ = [
     "CENTRAL",
     "CENTRAL_MAGIC",
@@ -24,6 +27,7 @@ __all__ = [
     "ZIP64_FIELD",
     "name_codec",
     "shown_name",
+    "zip_error",
 ]
 
 LOCAL_MAGIC = b"PK\x03\x04"
@@ -63,3 +67,8 @@ def name_codec(flags: int) -> str:
 def shown_name(name: str) -> str:
     """Return a name as messages have it: a damaged length can make half of the file a name."""
     return repr(name if len(name) <= 80 else name[:80] + "…")
+
+
+def zip_error(file: SourceFile, what: str, offset: int) -> CorruptCheckpointError:
+    """Return the error of an archive that is not what it says."""
+    return CorruptCheckpointError(what, path=file.path, offset=offset)
