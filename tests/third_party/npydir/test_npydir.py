@@ -1,0 +1,5 @@
+from ckptio.testing import FormatContract
+
+
+class TestNpydir(FormatContract):
+    format_name = "npydir"
