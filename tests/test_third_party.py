@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ckptio.testing import FormatContract
 from golden import golden
 
 ROOT = Path(__file__).parent.parent
@@ -110,3 +112,30 @@ def test_its_own_contract_test_passes_there(outside: Outside, npydir: Path) -> N
         "python", "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", cwd=npydir
     )
     assert "passed" in summary
+
+
+def test_the_tutorial_leads_from_an_empty_folder_to_a_passing_kit(outside: Outside, tmp_path: Path) -> None:
+    text = tutorial()
+    files = re.findall(r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in files] == ["pyproject.toml", "ckpt_flat.py", "test_flat.py"]
+    for name, content in files:
+        (tmp_path / name).write_text(content)
+    (commands,) = re.findall(r"^<!-- commands -->\n```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    said = outside.run("bash", "-euc", commands, cwd=tmp_path)
+    assert re.search(r"\d+ passed", said)
+    assert "equal: tensors 1 equal, 0 changed" in said
+
+
+def test_the_promises_are_listed_under_the_names_of_their_tests() -> None:
+    (table,) = re.findall(r"^<!-- promises -->\n(.*?)\n\n", tutorial(), re.DOTALL | re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {name for name in dir(FormatContract) if name.startswith("test_")}
+
+
+def tutorial() -> str:
+    """Return the section of CONTRIBUTING.md that a writer of a format follows."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    begin = text.index("\n## Write a format\n")
+    end = text.find("\n## ", begin + 1)
+    return text[begin : end if end > 0 else None]
