@@ -155,6 +155,9 @@ def main(folder: Path) -> int:
     jobs += [(path, "msgpack") for path in sorted(folder.glob("flax/*.msgpack"))]
     jobs += [(path, "npz") for path in sorted(folder.glob("npz/*.npy"))]
     jobs += [(path, "safetensors") for path in sorted(folder.glob("**/*.safetensors"))]
+    # The views of torch/mixed_*.pt overlap: a bit of the data belongs to several tensors there.
+    jobs += [(path, "torch") for path in sorted(folder.glob("torch/t*.pt"))]
+    jobs += [(path, "torch") for path in sorted(folder.glob("hf/**/*.bin"))]
     failed = 0
     for path, name in jobs:
         with tempfile.TemporaryDirectory() as scratch:

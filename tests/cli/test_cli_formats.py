@@ -17,7 +17,7 @@ from ckptio import Capabilities, Dependency, DType, Format, Option
 from ckptio.registry import Registry
 
 SHIPPED = sorted(entry.name for entry in entry_points(group="ckptio.formats.v1"))
-ALWAYS_READY = {"llmc", "msgpack", "npz", "statedict"}
+ALWAYS_READY = {"llmc", "msgpack", "npz", "statedict", "torch"}
 
 
 class Toy(Format):

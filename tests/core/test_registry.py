@@ -221,4 +221,5 @@ def test_the_shipped_plugins_are_entry_points_like_any_other() -> None:
         ("npz", "ckptio_npz"),
         ("safetensors", "ckptio_safetensors"),
         ("statedict", "ckptio_statedict"),
+        ("torch", "ckptio_torch"),
     }

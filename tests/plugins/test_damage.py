@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+import ckptio
 from damage import damage, one_element_differs
 from golden import golden
 
@@ -17,6 +19,8 @@ KINDS = {
     "flax/mixed_to_bytes.msgpack": "msgpack",
     "flax/chunked1000.msgpack": "msgpack",
     "safetensors/mixed.safetensors": "safetensors",
+    "torch/tied_legacy.pt": "torch",
+    "torch/tied_zip.pt": "torch",
 }
 
 
@@ -24,7 +28,8 @@ KINDS = {
 def test_no_damage_is_worse_than_an_error_message(relative: str, tmp_path: Path) -> None:
     counts = damage(golden(relative), KINDS[relative], tmp_path)
     assert counts["refused"] > 200
-    assert counts["one element differs"] >= 10
+    with ckptio.open(golden(relative)) as whole:
+        assert counts["one element differs"] >= min(10, len(whole.specs))
 
 
 def test_the_judge_sees_more_than_one_byte() -> None:
