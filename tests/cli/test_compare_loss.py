@@ -18,7 +18,8 @@ LINES = {
     "InfiniTrain": "E20250930 22:04:04.417710 139942298439680 main.cc:237] "
     "step    1/10 | train loss 10.912345 | lr 1.00e-04 | (239.64 ms | 1068 tok/s | peak used: 1234 MB)",
     "train_gpt2.py": "step    1/10 | train loss 10.912345 | norm 15.2012 | lr 1.00e-04 | (76.15 ms)",
-    "train_gpt2.cu": "step    1/10 | loss 10.912345 (+nanz)| norm 15.2012 | lr 1.00e-04 | 76.15 ms | 1 tok/s",
+    "train_gpt2.cu": "step    1/10 | loss 10.912345 (+nanz)| norm 15.2012 (+nanz)| lr 1.00e-04 | "
+    "76.15 ms | 39.5% bf16 MFU | 178000 tok/s",
     "train_gpt2.c": "step 0: train loss 10.912345 (took 1718.2 ms)",
     "main.log": "s:0 trl:10.912345 lr:0.000100 norm:15.20",
     "rewritten in place": "  1%|#\r 99%|##\rstep    1/100 | train loss 10.912345 | lr 1.00e-04",
