@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import ckptio
 from ckptio import Confidence, DType, Match, Option, Problem, TensorSpec
-from ckptio.archive import first_entry
-from ckptio.archive_writer import ZipWriter, entry_name_problem
 from ckptio.format import capability_problems
-from ckptio_npz.dtypes import NOTE, noted_dtypes, pack_note
 from ckptio_npz.header import MAGIC, pack_header
-from ckptio_npz.reading import read_archive, read_array
+
+# Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
 
 __all__ = ["NpzFormat"]
+
+_ZIP = b"PK"
 
 
 def _flag(text: str) -> bool:
@@ -40,6 +40,8 @@ class NpzFormat(ckptio.Format):
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:
         """Read the headers of all arrays; the one array of an ``.npy`` file is named after the file."""
+        from ckptio_npz.reading import read_archive, read_array
+
         with ckptio.open_source(path) as file:
             if file.read_at(0, min(file.size, len(MAGIC))) == MAGIC:
                 return read_array(file, path.stem, options)
@@ -47,6 +49,9 @@ class NpzFormat(ckptio.Format):
 
     def write(self, checkpoint: ckptio.Checkpoint, out: ckptio.Output, options: Mapping[str, Any]) -> None:
         """Write one stored entry per tensor, and one that notes the dtypes that numpy cannot name."""
+        from ckptio.archive_writer import ZipWriter
+        from ckptio_npz.dtypes import NOTE, noted_dtypes, pack_note
+
         archive = ZipWriter(out.create())
         for name, spec in checkpoint.specs.items():
             archive.add_tensor(f"{name}.npy", checkpoint, name, prefix=pack_header(spec))
@@ -59,6 +64,9 @@ class NpzFormat(ckptio.Format):
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find names that no entry of a zip archive can have."""
+        from ckptio.archive_writer import entry_name_problem
+        from ckptio_npz.dtypes import NOTE
+
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         for name in checkpoint.names():
             problem = entry_name_problem(f"{name}.npy")
@@ -69,9 +77,14 @@ class NpzFormat(ckptio.Format):
         return problems
 
     def match(self, probe: ckptio.Probe) -> Match:
+        neither = Match(Confidence.NO, "not a zip archive, nor an .npy array")
+        if not probe.head.startswith(_ZIP):
+            return neither
+        from ckptio.archive import first_entry
+
         found = first_entry(probe.head)
         if found is None:
-            return Match(Confidence.NO, "not a zip archive, nor an .npy array")
+            return neither
         name, data = found
         if name.endswith(".npy") and data.startswith(MAGIC):
             return Match(Confidence.SURE, "a zip archive that begins with an .npy array")

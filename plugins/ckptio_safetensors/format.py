@@ -9,20 +9,23 @@ from typing import Any, ClassVar
 
 import ckptio
 from ckptio import Confidence, Match, Problem
-from ckptio.adapters import expand_aliases
 from ckptio.format import capability_problems
 from ckptio.output import OutputFile
-from ckptio.sharding import parse_size, write_shards
-from ckptio.shards import INDEX_SUFFIX, candidates
-from ckptio_safetensors.header import DTYPES, LARGEST_HEADER, LENGTH, METADATA, in_order, pack_header
-from ckptio_safetensors.notes import FORMAT, encode_notes, note_problems
-from ckptio_safetensors.reading import SUFFIX, is_index, open_checkpoint
+from ckptio_safetensors.header import DTYPES, LARGEST_HEADER, LENGTH, METADATA, SUFFIX, in_order, pack_header
+
+# Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
 
 __all__ = ["SafetensorsFormat"]
 
 _ENTRY = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:\{|null)')
 _SHARD = re.compile(rb'\.safetensors"\s*[,}]')
 _PROBED = 64 << 10
+
+
+def _parse_size(text: str) -> int:
+    from ckptio.sharding import parse_size
+
+    return parse_size(text)
 
 
 class SafetensorsFormat(ckptio.Format):
@@ -37,7 +40,7 @@ class SafetensorsFormat(ckptio.Format):
     write_options: ClassVar[tuple[ckptio.Option, ...]] = (
         ckptio.Option(
             "max_shard_size",
-            parse_size,
+            _parse_size,
             "make TARGET a directory of shards with no more bytes of tensors each (5GB, 500MB, 1GiB)",
         ),
         ckptio.Option(
@@ -51,10 +54,15 @@ class SafetensorsFormat(ckptio.Format):
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:
         """Read the header, or those of all shards; the structure is checked, to the last byte of the file."""
+        from ckptio_safetensors.reading import open_checkpoint
+
         return open_checkpoint(path)
 
     def write(self, checkpoint: ckptio.Checkpoint, out: ckptio.Output, options: Mapping[str, Any]) -> None:
         """Write as safetensors does it, to the byte: by size of element, then by name."""
+        from ckptio.sharding import write_shards
+        from ckptio_safetensors.notes import encode_notes
+
         checkpoint = _with_ties(checkpoint, options)
         notes = encode_notes(checkpoint)
         max_bytes = options["max_shard_size"]
@@ -65,6 +73,8 @@ class SafetensorsFormat(ckptio.Format):
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find names, ties, leaves and metadata that cannot be written."""
+        from ckptio_safetensors.notes import FORMAT, encode_notes, note_problems
+
         checkpoint = _with_ties(checkpoint, options)
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         problems += [Problem(ascii(name), why) for name in checkpoint.names() if (why := _name_problem(name))]
@@ -79,13 +89,11 @@ class SafetensorsFormat(ckptio.Format):
         """Recognise a header by its beginning, an index by its shards, a directory by either name in it."""
         if probe.listing is not None:
             return _match_directory(probe.listing)
-        if is_index(probe.name, probe.head, probe.size):
-            data = probe.read_at(0, _PROBED)
-            if data.lstrip().startswith(b"{") and b'"weight_map"' in data and _SHARD.search(data):
-                return Match(Confidence.SURE, "an index of safetensors files")
-            if probe.name.endswith(SUFFIX + INDEX_SUFFIX):
-                return Match(Confidence.NAME, "the name of an index")
-        elif len(probe.head) > LENGTH.size:
+        if probe.name.endswith(".json") or probe.head.startswith(b"{"):
+            index = _match_index(probe)
+            if index.confidence is not Confidence.NO:
+                return index
+        if len(probe.head) > LENGTH.size:
             (length,) = LENGTH.unpack(probe.head[: LENGTH.size])
             header = probe.head[LENGTH.size :]
             if length <= LARGEST_HEADER and (_ENTRY.match(header) or _is_empty(header[:length], length)):
@@ -94,10 +102,14 @@ class SafetensorsFormat(ckptio.Format):
 
 
 def _with_ties(checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> ckptio.Checkpoint:
+    from ckptio.adapters import expand_aliases
+
     return expand_aliases(checkpoint) if options["ties"] == "full" else checkpoint
 
 
 def _write_file(checkpoint: ckptio.Checkpoint, file: OutputFile, notes: Mapping[str, str]) -> None:
+    from ckptio_safetensors.notes import FORMAT
+
     specs = in_order(checkpoint.specs.values())
     file.write(pack_header(specs, FORMAT | dict(notes)))
     for spec in specs:
@@ -114,7 +126,22 @@ def _name_problem(name: str) -> str | None:
     return None
 
 
+def _match_index(probe: ckptio.Probe) -> Match:
+    from ckptio.shards import INDEX_SUFFIX
+    from ckptio_safetensors.reading import is_index
+
+    if is_index(probe.name, probe.head, probe.size):
+        data = probe.read_at(0, _PROBED)
+        if data.lstrip().startswith(b"{") and b'"weight_map"' in data and _SHARD.search(data):
+            return Match(Confidence.SURE, "an index of safetensors files")
+        if probe.name.endswith(SUFFIX + INDEX_SUFFIX):
+            return Match(Confidence.NAME, "the name of an index")
+    return Match(Confidence.NO, "no index of safetensors files")
+
+
 def _match_directory(listing: tuple[str, ...]) -> Match:
+    from ckptio.shards import candidates
+
     found = candidates(listing, SUFFIX)
     if len(found) == 1:
         return Match(Confidence.SURE, f"a directory that holds {found[0]}")

@@ -18,12 +18,14 @@ __all__ = [
     "LARGEST_HEADER",
     "LENGTH",
     "METADATA",
+    "SUFFIX",
     "Header",
     "in_order",
     "pack_header",
     "read_header",
 ]
 
+SUFFIX = ".safetensors"
 LENGTH = struct.Struct("<Q")
 LARGEST_HEADER = 100_000_000
 """Bytes of JSON: safetensors' own limit."""

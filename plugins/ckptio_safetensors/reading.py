@@ -8,12 +8,10 @@ from pathlib import Path
 from ckptio import Checkpoint, FileCheckpoint, SourceFile, open_source
 from ckptio.adapters import Annotated
 from ckptio.shards import INDEX_SUFFIX, locate, open_shards, read_index
-from ckptio_safetensors.header import LENGTH, read_header
+from ckptio_safetensors.header import LENGTH, SUFFIX, read_header
 from ckptio_safetensors.notes import decode_notes
 
-__all__ = ["SUFFIX", "is_index", "open_checkpoint"]
-
-SUFFIX = ".safetensors"
+__all__ = ["is_index", "open_checkpoint"]
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
