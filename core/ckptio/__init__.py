@@ -6,8 +6,9 @@ line does for ``--help``) costs nothing.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ckptio.lazily import getter
 
 if TYPE_CHECKING:
     from ckptio.checkpoint import Checkpoint, Span, TensorSpec
@@ -93,29 +94,23 @@ __all__ = [
     "save",
 ]
 
-_HOMES = (
-    "errors",
-    "limits",
-    "hookspecs",
-    "dtypes",
-    "checkpoint",
-    "memory",
-    "files",
-    "format",
-    "registry",
-    "report",
-    "sidecar",
-    "reading",
-    "conversion",
-    "saving",
+__getattr__ = getter(
+    __name__,
+    __all__,
+    (
+        "errors",
+        "limits",
+        "hookspecs",
+        "dtypes",
+        "checkpoint",
+        "memory",
+        "files",
+        "format",
+        "registry",
+        "report",
+        "sidecar",
+        "reading",
+        "conversion",
+        "saving",
+    ),
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for home in _HOMES:
-            module = importlib.import_module(f"ckptio.{home}")
-            if name in module.__all__:
-                value = globals()[name] = getattr(module, name)
-                return value
-    raise AttributeError(f"module 'ckptio' has no attribute {name!r}")

@@ -7,11 +7,16 @@ what a checkpoint is, and `normalise_config` gives its hyperparameters one spell
 
 from __future__ import annotations
 
-from ckptio.models.config import config_problems, normalise_config, parse_config_value
-from ckptio.models.layouts import LayoutResult, apply_layout
-from ckptio.models.llama3 import ffn_range
-from ckptio.models.matching import Recognised, architecture, known_layouts, recognise
-from ckptio.models.tables import Architecture, Dim, Row, dim_value
+from typing import TYPE_CHECKING
+
+from ckptio.lazily import getter
+
+if TYPE_CHECKING:
+    from ckptio.models.config import config_problems, normalise_config, parse_config_value
+    from ckptio.models.layouts import LayoutResult, apply_layout
+    from ckptio.models.llama3 import ffn_range
+    from ckptio.models.matching import Recognised, architecture, known_layouts, recognise
+    from ckptio.models.tables import Architecture, Dim, Row, dim_value
 
 __all__ = [
     "Architecture",
@@ -29,3 +34,5 @@ __all__ = [
     "parse_config_value",
     "recognise",
 ]
+
+__getattr__ = getter(__name__, __all__, ("config", "tables", "llama3", "matching", "layouts"))
