@@ -80,7 +80,10 @@ def encode_leaf(value: Any) -> Any:
 
 def decode_leaf(value: Any) -> Any:
     """Return the leaf that `encode_leaf` made ``value`` of; ValueError when it did not."""
-    return _decode(value, 0)
+    try:
+        return _decode(value, 0)
+    except OverflowError as error:
+        raise ValueError(f"not an encoded complex: {error}") from None
 
 
 def _decode(value: Any, depth: int) -> Any:

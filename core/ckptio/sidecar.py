@@ -16,12 +16,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ckptio.adapters import Annotated
 from ckptio.checkpoint import Checkpoint
 from ckptio.elements import same_bytes
-from ckptio.errors import OptionError
+from ckptio.errors import CkptError, OptionError
+from ckptio.files import SourceFile
 from ckptio.leaves import decode_leaf, encode_leaf, same_leaf
 from ckptio.limits import current_limits
 
@@ -157,16 +158,13 @@ def _merged(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, 
 def _parse(path: Path) -> tuple[Sidecar, Any] | None:
     """Return a sidecar and what it says of its target, None when there is none; ValueError when bad."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(current_limits().header_bytes + 1)
+        data = _content(path)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, CkptError) as error:
         raise ValueError(f"it cannot be read: {error}") from None
-    if len(data) > current_limits().header_bytes:
-        raise ValueError("it is larger than any sidecar")
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
     match document:
@@ -176,10 +174,24 @@ def _parse(path: Path) -> tuple[Sidecar, Any] | None:
             "aliases": dict(aliases),
             "leaves": dict(leaves),
             "metadata": dict(metadata),
-        } if not any(name in aliases or not isinstance(name, str) for name in aliases.values()):
+        } if not any(not isinstance(name, str) or name in aliases for name in aliases.values()):
             decoded = {path: decode_leaf(leaf) for path, leaf in leaves.items()}
             return Sidecar(aliases, decoded, metadata), target
     raise ValueError("it is no sidecar of this version of ckptio")
+
+
+def _content(path: Path) -> bytes:
+    file = SourceFile(path)  # which does not wait for the writer of a pipe
+    try:
+        if file.size > current_limits().header_bytes:
+            raise ValueError("it is larger than any sidecar")
+        return file.read_at(0, file.size)
+    finally:
+        file.close()
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
 
 
 def _size(target: Path, checkpoint: Checkpoint) -> int:

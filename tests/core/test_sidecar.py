@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,14 @@ def blank_gpt2(size: int) -> bytes:
             "no sidecar of this version",
         ),
         (lambda text: "[" * 100_000, "not JSON"),
+        (lambda text: text.replace('"metadata": {', '"metadata": {"x": NaN'), "not JSON"),
+        (lambda text: text.replace('"head": "wte"', '"head": {}'), "no sidecar of this version"),
+        (lambda text: text.replace('"head": "wte"', '"head": ["wte"]'), "no sidecar of this version"),
+        (lambda text: text.replace('"leaves": {', '"leaves": {"x": [{"y": 1}]'), "not an encoded leaf"),
+        (
+            lambda text: text.replace('"leaves": {', f'"leaves": {{"x": {{"$complex": [1{"0" * 400}, 0]}}'),
+            "not an encoded complex",
+        ),
     ],
 )
 def test_a_sidecar_that_does_not_fit_is_ignored_with_a_warning(tied: Path, damage: Any, words: str) -> None:
@@ -148,6 +158,18 @@ def test_a_sidecar_that_does_not_fit_is_ignored_with_a_warning(tied: Path, damag
         loaded = ckptio.load(tied)
     assert set(loaded) == {"wte", "head", "b"}
     np.testing.assert_array_equal(loaded["head"], WTE)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda side: os.symlink("/dev/zero", side)])
+def test_what_is_no_regular_file_is_no_sidecar_and_is_not_waited_for(
+    tied: Path, make: Callable[[Path], None]
+) -> None:
+    sidecar_path(tied).unlink()
+    make(sidecar_path(tied))
+    with pytest.warns(SidecarWarning, match="it cannot be read"):
+        assert set(ckptio.load(tied)) == {"wte", "head", "b"}
+    with pytest.raises(OptionError, match="was not written by ckptio"):
+        ckptio.save({"a": WTE}, tied, overwrite=True)
 
 
 def test_a_sidecar_of_a_file_that_was_replaced_is_ignored(tied: Path) -> None:
