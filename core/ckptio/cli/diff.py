@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ckptio.comparison import Comparison, TensorDifference, ValueDifference
     from ckptio.distance import Distance
 
-__all__ = ["diff"]
+__all__ = ["as_dict", "compare_files", "diff", "print_comparison"]
 
 
 def diff(
@@ -56,17 +56,34 @@ def diff(
     msgpack, ...) is what a reader noted about its own container: it is shown but does not count, so
     that one model in two formats is equal.
     """
+    found, formats = compare_files((Path(one), Path(other)), (checkpoint_format,) * 2, atol=atol, rtol=rtol)
+    if as_json:
+        print_json(as_dict(found))
+    else:
+        print_comparison(found, (one, other), formats)
+    return int(not found.equal)
+
+
+def compare_files(
+    paths: tuple[Path, Path],
+    checkpoint_formats: tuple[str | None, str | None],
+    *,
+    atol: float | None,
+    rtol: float | None,
+) -> tuple[Comparison, tuple[str, str]]:
+    """Compare two checkpoint files; return what was found, and the formats of the two."""
     from ckptio.comparison import compare
     from ckptio.detect import choose_reader
     from ckptio.reading import open_as
     from ckptio.registry import registry
 
     formats = registry()
-    paths = [Path(one), Path(other)]
-    choices = [choose_reader(path, checkpoint_format, formats) for path in paths]
+    first_choice, second_choice = (
+        choose_reader(path, name, formats) for path, name in zip(paths, checkpoint_formats, strict=True)
+    )
     with (
-        open_as(choices[0], paths[0]) as first,
-        open_as(choices[1], paths[1]) as second,
+        open_as(first_choice, paths[0]) as first,
+        open_as(second_choice, paths[1]) as second,
         ProgressBar() as progress,
     ):
         found = compare(
@@ -79,14 +96,15 @@ def diff(
         )
         first.check_unchanged()
         second.check_unchanged()
-    if as_json:
-        print_json(_as_dict(found))
-    else:
-        print(f"--- {escape(one)} ({choices[0].format.name})")
-        print(f"+++ {escape(other)} ({choices[1].format.name})")
-        for line in _lines(found):
-            print(escape(line))
-    return int(not found.equal)
+    return found, (first_choice.format.name, second_choice.format.name)
+
+
+def print_comparison(found: Comparison, paths: tuple[str, str], formats: tuple[str, str]) -> None:
+    """Print every difference on a line, and the verdict."""
+    print(f"--- {escape(paths[0])} ({formats[0]})")
+    print(f"+++ {escape(paths[1])} ({formats[1]})")
+    for line in _lines(found):
+        print(escape(line))
 
 
 def _lines(found: Comparison) -> Iterator[str]:
@@ -145,7 +163,8 @@ def _value_line(kind: str, each: ValueDifference) -> str:
     return f"~ {kind} {each.key}: {shortened(each.one)} -> {shortened(each.other)}"
 
 
-def _as_dict(found: Comparison) -> dict[str, Any]:
+def as_dict(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON values."""
     return {
         "equal": found.equal,
         "tensors_equal": found.same,

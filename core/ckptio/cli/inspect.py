@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckptio.detect import Choice
     from ckptio.statistics import Statistics
 
-__all__ = ["inspect"]
+__all__ = ["describe", "inspect", "print_description"]
 
 
 def inspect(
@@ -50,6 +50,22 @@ def inspect(
     """
     path = Path(checkpoint_path)
     options = parse_pairs(source_options, "-O")
+    about = describe(path, checkpoint_format, options, filters=filters, stats=stats)
+    if as_json:
+        print_json(about)
+    else:
+        print_description(about, stats=stats)
+
+
+def describe(
+    path: Path,
+    checkpoint_format: str | None,
+    options: Mapping[str, str],
+    *,
+    filters: list[str] | None,
+    stats: bool,
+) -> dict[str, Any]:
+    """Return what is in a checkpoint file, as JSON values."""
     from ckptio.detect import choose_reader
     from ckptio.reading import open_as
     from ckptio.registry import registry
@@ -58,13 +74,14 @@ def inspect(
     with open_as(choice, path, options) as checkpoint:
         listed = _listed(checkpoint, filters)
         found = _statistics(checkpoint, listed) if stats else None
-        about = _about(checkpoint, choice, path) | {"tensors": _tensors(checkpoint, listed, found)}
-    if as_json:
-        print_json(about)
-    else:
-        _print_summary(about)
-        print()
-        _print_tensors(about["tensors"], stats=stats)
+        return _about(checkpoint, choice, path) | {"tensors": _tensors(checkpoint, listed, found)}
+
+
+def print_description(about: dict[str, Any], *, stats: bool) -> None:
+    """Print what `describe` returned."""
+    _print_summary(about)
+    print()
+    _print_tensors(about["tensors"], stats=stats)
 
 
 def _listed(checkpoint: Checkpoint, filters: list[str] | None) -> list[str]:

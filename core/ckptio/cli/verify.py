@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ckptio.cli.text import byte_count, escape, print_json
 if TYPE_CHECKING:
     from ckptio.checkpoint import Checkpoint
 
-__all__ = ["verify"]
+__all__ = ["check", "print_check", "verify"]
 
 
 def verify(
@@ -28,8 +29,16 @@ def verify(
     Its structure, every tensor to its last byte, its checksums where the format has them, its ties and
     its sidecar; the exit status is 1 when something is wrong.
     """
-    path = Path(checkpoint_path)
-    options = parse_pairs(source_options, "-O")
+    about = check(Path(checkpoint_path), checkpoint_format, parse_pairs(source_options, "-O"))
+    if as_json:
+        print_json(about)
+    else:
+        print_check(about)
+    return int(not about["ok"])
+
+
+def check(path: Path, checkpoint_format: str | None, options: Mapping[str, str]) -> dict[str, Any]:
+    """Read a checkpoint file to its last byte; return what was found, as JSON values."""
     from ckptio.detect import choose_reader
     from ckptio.reading import open_as
     from ckptio.registry import registry
@@ -44,7 +53,7 @@ def verify(
         omissions = [str(problem) for problem in checkpoint.omissions()]
         checkpoint.check_unchanged()
     sidecar = sidecar_path(path)
-    about: dict[str, Any] = {
+    return {
         "path": str(path),
         "format": choice.format.name,
         "reason": choice.reason,
@@ -58,11 +67,6 @@ def verify(
         "sidecar": str(sidecar) if sidecar.exists() else None,
         "omissions": omissions,
     }
-    if as_json:
-        print_json(about)
-    else:
-        _print(about)
-    return int(bool(problems))
 
 
 def _read_all(checkpoint: Checkpoint) -> list[str]:
@@ -100,7 +104,8 @@ def _read_all(checkpoint: Checkpoint) -> list[str]:
     return problems
 
 
-def _print(about: dict[str, Any]) -> None:
+def print_check(about: dict[str, Any]) -> None:
+    """Print what `check` returned."""
     print(f"{escape(about['path'])}: {'whole' if about['ok'] else 'NOT whole'}")
     lines = [
         f"format: {about['format']} ({about['reason']})",
