@@ -176,7 +176,18 @@ class Checkpoint(abc.ABC):
             if view is not None:
                 return view.view(spec.dtype.numpy).reshape(spec.shape)
         data = np.empty(spec.nbytes, np.uint8)
-        buffer, position = data.data, 0
+        self.read_into(spec.name, data.data)
+        return data.view(spec.dtype.numpy).reshape(spec.shape)
+
+    def read_into(self, name: str, buffer: memoryview) -> None:
+        """Fill ``buffer``, of as many bytes as the tensor has, with its bytes: little-endian, C order.
+
+        Raises ValueError for a buffer of another size, and `PluginError` as `read` does.
+        """
+        spec, position = self.specs[self.canonical(name)], 0
+        if buffer.nbytes != spec.nbytes:
+            raise ValueError(f"{name} has {spec.nbytes} bytes, the buffer {buffer.nbytes}")
+        spans = self.spans(spec.name)
         if spans is not None:
             for span in spans:
                 span.file.read_into(buffer[position : position + span.length], span.offset)
@@ -189,7 +200,6 @@ class Checkpoint(abc.ABC):
                 position = end
         if position != spec.nbytes:
             raise PluginError(f"{spec.name}: the reader gave {position} bytes instead of {spec.nbytes}")
-        return data.view(spec.dtype.numpy).reshape(spec.shape)
 
     def copy_to(self, name: str, out: Sink) -> None:
         """Append a tensor's bytes to ``out``: by the kernel where there are spans, else chunk by chunk."""

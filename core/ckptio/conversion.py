@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ckptio.errors import OptionError, Problem
 from ckptio.format import Format, parse_options
 from ckptio.models import apply_layout, normalise_config, parse_config_value
 from ckptio.models.layouts import LayoutResult
+from ckptio.output import Output
 from ckptio.reading import open_as, plugin_at_work
 from ckptio.registry import registry
 from ckptio.report import ConversionReport, Fate
@@ -79,15 +80,19 @@ def save_checkpoint(
     checkpoint_format: str | None = None,
     options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    make_output: Callable[..., Output] = Output,
 ) -> ConversionReport:
-    """Save a checkpoint that is no file, as `ckptio.save` does; its tensors are read one after the other."""
+    """Save a checkpoint that is no file, as `ckptio.save` does; its tensors are read one after the other.
+
+    ``make_output`` stands in for `ckptio.Output`.
+    """
     began = time.monotonic()
     target = Path(path)
     writer = choose_writer(target, checkpoint_format, registry())
     check_place(target, overwrite=overwrite, directory=writer.format.capabilities.shards)
     job = _Job(checkpoint, writer.format, options, ())
     job.arrange(None)
-    written = job.write(target, "the state dict", overwrite, None)
+    written = job.write(target, "the state dict", overwrite, None, make_output)
     return job.report("memory", str(target), "memory", written, time.monotonic() - began)
 
 
@@ -157,7 +162,14 @@ class _Job:
         if "overflow" not in self.allow:
             self.problems += self.casting.overflows()
 
-    def write(self, target: Path, source: str, overwrite: bool, progress: Progress | None) -> Written:
+    def write(
+        self,
+        target: Path,
+        source: str,
+        overwrite: bool,
+        progress: Progress | None,
+        make_output: Callable[..., Output] = Output,
+    ) -> Written:
         """Refuse what cannot be held, else write."""
         with plugin_at_work(self.format, f"checking {source}"):
             self.problems += self.format.check(self.current, self.options)
@@ -165,7 +177,13 @@ class _Job:
         problems = tuple(dict.fromkeys(self.problems))
         self.accepted = refuse(problems, self.allow, source=source, target=self.format)
         written = write_checkpoint(
-            self.current, target, self.format, self.options, overwrite=overwrite, progress=progress
+            self.current,
+            target,
+            self.format,
+            self.options,
+            overwrite=overwrite,
+            progress=progress,
+            make_output=make_output,
         )
         if self.casting is not None:
             self.accepted += self.casting.losses()

@@ -10,6 +10,7 @@ that are free, the last of them makes the set count, and only then the old set g
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable
@@ -28,6 +29,9 @@ from ckptio.publishing import (
 )
 
 __all__ = ["Output", "OutputFile", "check_target", "fsync_directory", "temporary_sibling", "write_file"]
+
+
+_FULL = {errno.EFBIG, errno.ENOSPC, errno.EDQUOT}
 
 
 class Output:
@@ -70,8 +74,12 @@ class Output:
             raise IsADirectoryError(21, "The target is a directory; name a file in it", str(self.target))
         if relative is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._files[relative] = OutputFile(path, self._on_bytes)
+        file = self._files[relative] = self.open_file(path)
         return file
+
+    def open_file(self, path: Path) -> OutputFile:
+        """Open one file to be written; a subclass may watch what goes into it."""
+        return OutputFile(path, self._on_bytes)
 
     def _inside(self, relative: str) -> PurePosixPath:
         """Return the path of a file inside of the target directory, where it can be."""
@@ -137,6 +145,9 @@ class Output:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if isinstance(exc, OSError) and exc.errno in _FULL and exc.filename is None:
+            # Writing to an open file does not say which it was.
+            exc.filename = str(self.target)
         self.discard()
 
 

@@ -19,7 +19,7 @@ from ckptio.report import ConversionReport
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["save"]
+__all__ = ["in_memory", "save"]
 
 
 def save(
@@ -38,7 +38,7 @@ def save(
     Names whose arrays are the same memory in the same view are ties, as are those of ``aliases``
     (alias to name). ``leaves`` are values beside the tensors by path. Raises as `convert` does.
     """
-    checkpoint = _in_memory(tensors, aliases or {}, leaves or {}, metadata or {})
+    checkpoint = in_memory(tensors, aliases or {}, leaves or {}, metadata or {})
     return save_checkpoint(
         checkpoint, path, checkpoint_format=checkpoint_format, options=options, overwrite=overwrite
     )
@@ -48,13 +48,16 @@ def _same_bytes(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
 
 
-def _in_memory(
+def in_memory(
     tensors: Mapping[str, npt.NDArray[Any] | np.generic],
     aliases: Mapping[str, str],
     leaves: Mapping[str, Any],
     metadata: Mapping[str, Any],
 ) -> Checkpoint:
-    """Make a checkpoint of arrays; the same view of the same memory under two names is a tie."""
+    """Return a checkpoint over arrays; the same view of the same memory under two names is a tie.
+
+    Raises `OptionError` for what no checkpoint can hold.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {}
     ties = dict(aliases)
     seen: dict[tuple[Any, ...], str] = {}

@@ -27,7 +27,7 @@ else:
     except ImportError as error:
         raise ImportError("ckptio.torch needs torch: pip install 'ckptio[torch]'") from error
 
-__all__ = ["StateDict", "load", "save"]
+__all__ = ["StateDict", "load", "read", "save"]
 
 
 def load(
@@ -47,7 +47,7 @@ def load(
         if lacking:
             kinds = ", ".join(f"{name} ({checkpoint.specs[name].dtype.value})" for name in lacking[:20])
             raise UnsupportedError(f"{path}: torch has no dtype for {len(lacking)} tensors: {kinds}")
-        tensors = {name: _read(checkpoint, name).to(device) for name in checkpoint.specs}
+        tensors = {name: read(checkpoint, name).to(device) for name in checkpoint.specs}
         return {name: tensors[checkpoint.canonical(name)] for name in checkpoint.names()}
 
 
@@ -135,8 +135,11 @@ _DTYPES: dict[DType, torch.dtype] = {
 _OF_TORCH = {theirs: ours for ours, theirs in _DTYPES.items()}
 
 
-def _read(checkpoint: Checkpoint, name: str) -> torch.Tensor:
-    spec = checkpoint.specs[name]
+def read(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    """Return one tensor (or alias) of an open checkpoint; `UnsupportedError` where torch lacks its dtype."""
+    spec = checkpoint.specs[checkpoint.canonical(name)]
+    if spec.dtype not in _DTYPES:
+        raise UnsupportedError(f"torch has no dtype for {name} ({spec.dtype.value})")
     array = checkpoint.read(name)
     if not array.size:
         return torch.empty(spec.shape, dtype=_DTYPES[spec.dtype])

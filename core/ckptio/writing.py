@@ -82,15 +82,16 @@ def write_checkpoint(
     overwrite: bool,
     progress: Progress | None = None,
     before_publishing: Callable[[], None] | None = None,
+    make_output: Callable[..., Output] = Output,
 ) -> Written:
     """Write a checkpoint that `Format.check` has passed; all or nothing.
 
     The written file is opened again before it gets its name: its header must list every tensor, and
-    whatever else it does not say by itself goes into the sidecar.
+    whatever else it does not say by itself goes into the sidecar. ``make_output`` stands in for `Output`.
     """
     stored = checkpoint if chosen.capabilities.aliases else expand_aliases(checkpoint)
     total = sum(spec.nbytes for spec in stored.specs.values())
-    with Output(target, overwrite=overwrite, on_bytes=_counter(progress, total)) as output:
+    with make_output(target, overwrite=overwrite, on_bytes=_counter(progress, total)) as output:
         with plugin_at_work(chosen, f"writing {target}"):
             chosen.write(stored, output, options)
         output.finish()
