@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from ckptio.cli import compare_loss, convert, diff, formats, inspect, verify
+from ckptio.cli import compare_loss, convert, diff, formats, inspect, prune, steps, verify
 from ckptio.cli.outcome import reported
 
 __all__ = ["command", "gone"]
@@ -35,6 +35,8 @@ def command() -> Callable[..., Any]:
     app.command("inspect")(reported(inspect.inspect))
     app.command("diff")(reported(diff.diff, trouble=2))
     app.command("verify")(reported(verify.verify))
+    app.command("steps")(reported(steps.steps))
+    app.command("prune")(reported(prune.prune))
     app.command("compare-loss")(reported(compare_loss.compare_loss, trouble=2))
     app.command("formats")(reported(formats.formats))
     whole: Any = get_command(app)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["byte_count", "escape", "escape_lines", "print_json", "print_table", "shortened"]
+__all__ = ["byte_count", "escape", "escape_lines", "print_json", "print_note", "print_table", "shortened"]
 
 _SHORT = 200
+_WIDEST = 120
 _NO_JSON = {
     "NaN": {"$float": "nan"},
     "Infinity": {"$float": "inf"},
@@ -46,9 +48,12 @@ def byte_count(count: int) -> str:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> None:
-    """Print aligned columns; cells are never cut, and those of the columns ``right`` end flush."""
+    """Print aligned columns; cells are never cut, and those of the columns ``right`` end flush.
+
+    A cell too long to align with sticks out of its column, so that one name cannot widen every line.
+    """
     lines = [list(header), *([escape(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*lines, strict=True)]
     flush = set(right)
     for line in lines:
         cells = [
@@ -56,6 +61,11 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
+
+
+def print_note(text: str) -> None:
+    """Print a remark that is no part of a command's result."""
+    print(f"note: {escape(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
