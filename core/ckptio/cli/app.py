@@ -14,7 +14,7 @@ from ckptio.cli.outcome import reported
 __all__ = ["command", "gone"]
 
 _GONE = "use_llmc_checkpoint_io"
-_NUMBERS = ("atol", "rtol")
+_NUMBERS = ("atol", "rtol", "keep", "protect")
 _REPLACED = (
     "error: --use_llmc_checkpoint_io is gone: --checkpoint_format replaced it "
     "(llmc for llm.c's layout, statedict for the native one)"
@@ -80,10 +80,12 @@ def _quick(parameter: Any) -> Callable[[typer.Context, Any], Any]:
     coerce: Callable[[typer.Context, Any], Any] = parameter.process_value
 
     def process_value(context: typer.Context, value: Any) -> Any:
-        if isinstance(value, str) and parameter.name not in _NUMBERS:
-            return value
         if value is None and not parameter.required:
             return None
+        if parameter.name in _NUMBERS:
+            return coerce(context, value)
+        if isinstance(value, str):
+            return value
         if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
             return list(value)
         return coerce(context, value)
