@@ -146,3 +146,12 @@ def test_an_option_of_the_reader_must_be_known(ckpt: Callable[..., Any]) -> None
     ended = ckpt("inspect", GPT2, "-O", "colour=red")
     assert ended.status == 1
     assert "no option 'colour' (-O)" in ended.err
+
+
+def test_one_long_name_does_not_widen_every_line(
+    ckpt: Callable[..., Any], saved: Callable[..., Path]
+) -> None:
+    long = "L" * 10_000
+    path = saved("long.ckpt", {"a": np.ones(1, np.float32), long: np.ones(1, np.float32)})
+    lines = ckpt("inspect", path).out.splitlines()
+    assert [line for line in lines if len(line) > 200] == [f"{long}  f32    (1,)       4"]

@@ -17,6 +17,7 @@ import pytest
 
 import ckptio.reading
 from ckptio.cli import main
+from ckptio.cli.outcome import Stopped
 from golden import golden
 
 GPT2 = golden("llmc_gpt2/gpt2_L2H2C32V97T16_fp32.bin")
@@ -178,6 +179,25 @@ def test_a_signal_ends_with_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "word"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (Stopped(signal.SIGTERM), 143, "terminated")],
+)
+def test_a_signal_before_the_command_has_begun_ends_with_one_line(
+    ckpt: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: KeyboardInterrupt,
+    status: int,
+    word: str,
+) -> None:
+    def command() -> None:
+        raise error
+
+    monkeypatch.setattr("ckptio.cli.app.command", command)
+    ended = ckpt("--version")
+    assert (ended.status, ended.err) == (status, f"error: {word}\n")
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -248,6 +268,19 @@ def test_a_warning_of_the_library_is_one_line(ckpt: Callable[..., Any], saved: C
     assert ended.status == 0
     (line,) = ended.err.splitlines()
     assert line.startswith(f"warning: {path}.meta.json: ignored: ")
+
+
+def test_a_warning_that_was_made_an_error_is_one_line_too(
+    ckpt: Callable[..., Any], saved: Callable[..., Path]
+) -> None:
+    path = saved("a.ckpt", {"a": np.ones(2, np.float32)}, metadata={"note": "kept beside"})
+    path.with_name("a.ckpt.meta.json").write_text("{")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ended = ckpt("inspect", path)
+    assert ended.status == 1
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"error: {path}.meta.json: ignored: ")
 
 
 def test_output_survives_an_encoding_without_the_characters(saved: Callable[..., Path]) -> None:

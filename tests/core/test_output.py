@@ -233,6 +233,7 @@ try:
         out.finish()
         out.publish()
 except OSError as error:
+    assert error.filename == target, error
     print(error.errno)
 file.close()
 """

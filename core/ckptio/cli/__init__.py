@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ckptio.cli.outcome import quiet_end, quiet_output, signals_raise
+from ckptio.cli.outcome import quiet_end, quiet_output, signals_raise, stopped_end
 
 __all__ = ["main"]
 
@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(given)
         except BrokenPipeError:
             return quiet_end()
+        except KeyboardInterrupt as stop:
+            return stopped_end(stop)
 
 
 def _run(given: list[str]) -> int:

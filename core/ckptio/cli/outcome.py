@@ -18,7 +18,7 @@ import typer
 
 from ckptio.cli.text import escape_lines
 
-__all__ = ["Stopped", "quiet_end", "quiet_output", "reported", "signals_raise"]
+__all__ = ["Stopped", "quiet_end", "quiet_output", "reported", "signals_raise", "stopped_end"]
 
 P = ParamSpec("P")
 
@@ -79,6 +79,13 @@ def quiet_end() -> int:
     return 128 + signal.SIGPIPE
 
 
+def stopped_end(stop: KeyboardInterrupt) -> int:
+    """End with the word of the signal, and the status that a shell gives a program killed by it."""
+    number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+    _say("error", _STOPPING[signal.Signals(number)])
+    return 128 + number
+
+
 def reported(command: Callable[P, int | None], *, trouble: int = 1) -> Callable[P, None]:
     """Wrap a command: its errors are explained on standard error, and ``trouble`` is their status.
 
@@ -102,10 +109,9 @@ def _status(command: Callable[[], int | None], trouble: int) -> int:
     except BrokenPipeError:
         return quiet_end()
     except KeyboardInterrupt as stop:
-        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-        _say("error", _STOPPING[signal.Signals(number)])
-        return 128 + number
-    except (CkptError, OSError) as error:
+        return stopped_end(stop)
+    # Under `python -W error`, a warning of ours is an error, and no bug.
+    except (CkptError, OSError, UserWarning) as error:
         _say("error", _message(error))
         return trouble
     except (typer.BadParameter, typer.Exit, typer.Abort):
