@@ -9,10 +9,11 @@ is imported only for what is torch's.
 from __future__ import annotations
 
 from ckptio.training.manager import resume_checkpoint, save_checkpoint
+from ckptio.training.notes import Notes
 from ckptio.training.options import CheckpointOptions
 from ckptio.training.prune import prune_checkpoints
 from ckptio.training.state import TrainerState
-from ckptio.training.steps import Notes, Step, find_step, latest_checkpoint, list_checkpoints, open_step
+from ckptio.training.steps import Step, find_step, latest_checkpoint, list_checkpoints, open_step
 
 __all__ = [
     "CheckpointOptions",

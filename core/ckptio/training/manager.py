@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from ckptio.training.notes import Notes
 from ckptio.training.options import CheckpointOptions
 from ckptio.training.state import TrainerState
-from ckptio.training.steps import Notes
 
 __all__ = ["resume_checkpoint", "save_checkpoint"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from ckptio.training.steps import Notes
+from ckptio.training.notes import Notes
 
 __all__ = ["prune_checkpoints"]
 

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckptio.training.state import TrainerState
+from ckptio.errors import CkptError, IncompleteCheckpointError
+from ckptio.reading import open as open_checkpoint
+from ckptio.training.manifest import Manifest, damage, read_manifest
+from ckptio.training.notes import Notes, speaker
+from ckptio.training.state import STATE_FILE, TrainerState, read_document
 
-__all__ = ["Notes", "Step", "find_step", "latest_checkpoint", "list_checkpoints", "open_step", "step_name"]
+__all__ = [
+    "FINAL",
+    "Step",
+    "find_step",
+    "is_run",
+    "latest_checkpoint",
+    "list_checkpoints",
+    "open_step",
+    "step_directories",
+    "step_name",
+    "step_of_name",
+]
 
-Notes = Callable[[str], None]
-"""Told, in one sentence each, what was passed over or decided; without one it is logged."""
+FINAL = "checkpoint_final"
+"""The unnumbered directory of InfiniTrain's first stage; its trainer state has the step."""
+_NAME = re.compile(r"checkpoint_step_([0-9]{1,18})")
+_PARTS = re.compile(r"(model|optimizer)\.[A-Za-z0-9_]+")
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step directory as it was found.
 
-    ``problem`` says why it cannot be resumed (None: it is complete). ``manifest`` says whether it has
-    one: without it (as InfiniTrain writes them) sizes and checksums are not known. ``files`` maps each
-    part (``model``, ``optimizer``, extra states) to its file and the name of its format, None where that is
-    not recorded. ``nbytes`` are all its files together, ``modified`` seconds since 1970. ``state`` is None
-    where it could not be read.
+    ``problem`` says why it cannot be resumed (None: it is complete). Without a ``manifest`` (as InfiniTrain
+    writes them) its sizes and checksums are not known. ``files`` maps each part (``model``, ``optimizer``,
+    extra states) to its file (or directory of shards) and the name of its format, None where that is not
+    recorded. ``nbytes`` are all its files together, ``modified`` seconds since 1970. ``state`` is None where
+    it could not be read.
     """
 
     path: Path
     step: int
     problem: str | None
-    manifest: bool
+    manifest: Manifest | None
     files: dict[str, tuple[Path, str | None]]
     nbytes: int
     modified: float
@@ -40,24 +59,136 @@ def step_name(step: int) -> str:
     return f"checkpoint_step_{step:06d}"
 
 
-def open_step(path: Path) -> Step:
-    """Look at one step directory, whole or not."""
-    raise NotImplementedError
+def step_of_name(name: str) -> int | None:
+    """Return the number of the step whose directory is called ``name``, or None for another name."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def step_directories(directory: Path, *, notes: Notes | None = None) -> list[tuple[int, Path]]:
+    """Return the step directories of a run, whole or not, in numeric order; links are not followed.
+
+    What only looks like one is named in a note. An empty list where there is no such directory.
+    """
+    found, ignored = [], []
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    for entry in entries:
+        step = step_of_name(entry.name)
+        if entry.name == FINAL and entry.is_dir(follow_symlinks=False):
+            step = _step_of_state(Path(entry.path))
+        if step is not None and entry.is_dir(follow_symlinks=False):
+            found.append((step, Path(entry.path)))
+        elif entry.name.startswith("checkpoint") or entry.name == "latest":
+            ignored.append(entry.name)
+    if ignored and notes is not None:
+        more = ", …" if len(ignored) > _SHOWN else ""
+        notes(f"{directory}: ignored, being no step directories: {', '.join(ignored[:_SHOWN])}{more}")
+    return sorted(found)
+
+
+def open_step(path: Path, *, checksums: bool = False) -> Step:
+    """Look at one step directory, whole or not; only headers are read, unless ``checksums`` are asked for."""
+    path = Path(path)
+    number = step_of_name(path.name)
+    state, problem, manifest, files = None, None, None, {}
+    try:
+        manifest = read_manifest(path)
+        files = _parts(path, manifest)
+        state = TrainerState.from_json(read_document(path / STATE_FILE), path / STATE_FILE)
+        problem = _problem(path, number, manifest, files, state, checksums)
+    except FileNotFoundError:
+        problem = f"{STATE_FILE} is missing"
+    except (CkptError, OSError) as error:
+        problem = str(error)
+    sizes = [each.stat() for each in path.rglob("*") if each.is_file()]
+    modified = max((each.st_mtime for each in sizes), default=path.stat().st_mtime)
+    step = number if number is not None else state.global_step if state is not None else 0
+    nbytes = sum(each.st_size for each in sizes)
+    return Step(path, step, problem, manifest, files, nbytes, modified, state)
 
 
 def list_checkpoints(directory: Path, *, notes: Notes | None = None) -> list[Step]:
     """Return the step directories of a run, incomplete ones too, in numeric order (the newest last)."""
-    raise NotImplementedError
+    return [open_step(path) for _, path in step_directories(directory, notes=speaker(notes))]
 
 
-def latest_checkpoint(directory: Path, *, notes: Notes | None = None) -> Step | None:
+def latest_checkpoint(directory: Path, *, checksums: bool = False, notes: Notes | None = None) -> Step | None:
     """Return the newest complete step of a run, or None; ``notes`` hears what was passed over and why."""
-    raise NotImplementedError
+    say = speaker(notes)
+    for _, path in reversed(step_directories(directory, notes=say)):
+        step = open_step(path, checksums=checksums)
+        if step.problem is None:
+            return step
+        say(f"{path}: passed over: {step.problem}")
+    return None
 
 
-def find_step(path: str | Path, *, notes: Notes | None = None) -> Step:
+def find_step(path: str | os.PathLike[str], *, checksums: bool = False, notes: Notes | None = None) -> Step:
     """Return the complete step that ``path`` means: a step directory, or the newest of a run directory.
 
-    Raises `IncompleteCheckpointError` with the reason, or with those of all that were passed over.
+    Raises FileNotFoundError for no directory at all, and `IncompleteCheckpointError` with the reason, or
+    with those of all that were passed over.
     """
-    raise NotImplementedError
+    path, say = Path(path), speaker(notes)
+    if not path.is_dir():
+        path.stat()
+        raise NotADirectoryError(20, "Not a step directory or a run directory", str(path))
+    if not is_run(path):
+        step = open_step(path, checksums=checksums)
+        if step.problem is not None:
+            raise IncompleteCheckpointError(f"cannot be resumed: {step.problem}", path=path)
+        return step
+    heard: list[str] = []
+    found = latest_checkpoint(path, checksums=checksums, notes=heard.append)
+    if found is None:
+        lines = ["no complete checkpoint", *heard, *(f"left over: {each.name}" for each in leftovers(path))]
+        raise IncompleteCheckpointError("\n  ".join(lines), path=path)
+    for line in heard:
+        say(line)
+    return found
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is one of step directories, and not one itself."""
+    if step_of_name(path.name) is not None or path.name == FINAL:
+        return False
+    return not any(name in (STATE_FILE, MANIFEST) or _PARTS.fullmatch(name) for name in os.listdir(path))
+
+
+def _step_of_state(path: Path) -> int:
+    try:
+        return TrainerState.from_json(read_document(path / STATE_FILE)).global_step
+    except (CkptError, OSError):
+        return 0  # it sorts first, and is passed over with the reason
+
+
+def _parts(path: Path, manifest: Manifest | None) -> dict[str, tuple[Path, str | None]]:
+    if manifest is not None:
+        return {name: (path / file, kind) for name, (file, kind) in manifest.parts.items()}
+    names = (name for name in sorted(os.listdir(path)) if _PARTS.fullmatch(name))
+    return {name.partition(".")[0]: (path / name, None) for name in names}
+
+
+def _problem(
+    path: Path,
+    number: int | None,
+    manifest: Manifest | None,
+    files: dict[str, tuple[Path, str | None]],
+    state: TrainerState,
+    checksums: bool,
+) -> str | None:
+    if "model" not in files:
+        if any(path.glob("rank_*")):
+            return "it has a directory per rank, which cannot be resumed yet"
+        return "its model is missing"
+    if number is not None and state.global_step != number:
+        return f"its trainer state is that of step {state.global_step}"
+    if manifest is not None:
+        return damage(path, manifest, checksums=checksums)
+    for file, _ in files.values():
+        # The structural check of a format is to open the file: every header, to the last byte.
+        open_checkpoint(file).close()
+    return None
