@@ -1,4 +1,4 @@
-"""The options of saving and resuming: one frozen value, and its six flags on a training entry's command line."""
+"""The options of saving and resuming: one frozen value, and its six flags on a command line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CheckpointOptions:
         return self.save_steps > 0 and step > 0 and step % self.save_steps == 0
 
     def format(self) -> Format:
-        """Return the chosen format, ready to write; `FormatError` or `UnsupportedError` where there is none."""
+        """Return the chosen format, ready to write; `FormatError` or `UnsupportedError` without one."""
         found = registry().require(self.checkpoint_format)
         if not found.capabilities.writes:
             raise UnsupportedError(f"the format {found.name!r} can be read but not written")

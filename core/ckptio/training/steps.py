@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckptio.errors import CkptError, IncompleteCheckpointError
+from ckptio.errors import CkptError, CorruptCheckpointError, IncompleteCheckpointError
 from ckptio.reading import open as open_checkpoint
-from ckptio.training.manifest import Manifest, damage, read_manifest
+from ckptio.training.leftovers import leftovers
+from ckptio.training.manifest import MANIFEST, Manifest, damage, read_manifest
 from ckptio.training.notes import Notes, speaker
 from ckptio.training.state import STATE_FILE, TrainerState, read_document
 
@@ -93,14 +94,14 @@ def open_step(path: Path, *, checksums: bool = False) -> Step:
     """Look at one step directory, whole or not; only headers are read, unless ``checksums`` are asked for."""
     path = Path(path)
     number = step_of_name(path.name)
-    state, problem, manifest, files = None, None, None, {}
+    state, manifest = None, None
+    files: dict[str, tuple[Path, str | None]] = {}
     try:
         manifest = read_manifest(path)
         files = _parts(path, manifest)
-        state = TrainerState.from_json(read_document(path / STATE_FILE), path / STATE_FILE)
-        problem = _problem(path, number, manifest, files, state, checksums)
-    except FileNotFoundError:
-        problem = f"{STATE_FILE} is missing"
+        if (path / STATE_FILE).exists():
+            state = TrainerState.from_json(read_document(path / STATE_FILE), path / STATE_FILE)
+        problem = _problem(path, manifest, files, state, checksums)
     except (CkptError, OSError) as error:
         problem = str(error)
     sizes = [each.stat() for each in path.rglob("*") if each.is_file()]
@@ -168,22 +169,31 @@ def _step_of_state(path: Path) -> int:
 def _parts(path: Path, manifest: Manifest | None) -> dict[str, tuple[Path, str | None]]:
     if manifest is not None:
         return {name: (path / file, kind) for name, (file, kind) in manifest.parts.items()}
-    names = (name for name in sorted(os.listdir(path)) if _PARTS.fullmatch(name))
-    return {name.partition(".")[0]: (path / name, None) for name in names}
+    files: dict[str, tuple[Path, str | None]] = {}
+    for name in filter(_PARTS.fullmatch, sorted(os.listdir(path))):
+        part = name.partition(".")[0]
+        if part in files:
+            what = f"{files[part][0].name} and {name}: which one is the {part}?"
+            raise CorruptCheckpointError(what, path=path)
+        files[part] = path / name, None
+    return files
 
 
 def _problem(
     path: Path,
-    number: int | None,
     manifest: Manifest | None,
     files: dict[str, tuple[Path, str | None]],
-    state: TrainerState,
+    state: TrainerState | None,
     checksums: bool,
 ) -> str | None:
+    """Return why a step directory is not whole, or None; its files are opened where there is no manifest."""
     if "model" not in files:
         if any(path.glob("rank_*")):
             return "it has a directory per rank, which cannot be resumed yet"
-        return "its model is missing"
+        return "its model is missing" if os.listdir(path) else "it is empty"
+    if state is None:
+        return f"{STATE_FILE} is missing"
+    number = step_of_name(path.name)
     if number is not None and state.global_step != number:
         return f"its trainer state is that of step {state.global_step}"
     if manifest is not None:
