@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ckptio
-from ckptio_torch.format import TorchFormat
 
-__all__ = ["TorchFormat", "ckptio_format"]
+__all__ = ["ckptio_format"]
 
 
 @ckptio.hookimpl
 def ckptio_format() -> ckptio.Format:
+    """Return the format ``torch``."""
+    from ckptio_torch.format import TorchFormat
+
     return TorchFormat()

@@ -14,6 +14,7 @@ from typing import Any
 from ckptio import CorruptCheckpointError, Problem, UnsupportedError, current_limits
 from ckptio.jsontext import nesting_problem, parse_object
 from ckptio.leaves import join_keys
+from ckptio_torch.attributes import NOT_JSON, as_json
 from ckptio_torch.classes import reason
 from ckptio_torch.records import Global, Map, Storage, StorageType, Tagged, Tensor, Unknown
 from ckptio_torch.source import Budget
@@ -26,7 +27,6 @@ ROOT_TENSOR = "tensor"
 """The name of the tensor in a file that is nothing but one tensor."""
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _NOT_PLAIN = object()
-_DEEPEST_ATTRIBUTE = 32
 
 
 @dataclass(slots=True)
@@ -212,13 +212,14 @@ class _Flattening:
     def _attributes(self, where: str, attributes: Map) -> None:
         """Keep the attributes of an OrderedDict (torch's ``_metadata``: the versions of the modules)."""
         for key, value in zip(attributes.items[::2], attributes.items[1::2], strict=True):
-            plain = self._json(value, 0)
+            plain = as_json(value, self.budget)
             if where == "" and key == OWN and isinstance(plain, str):
                 self._take_own(plain)
-            elif isinstance(key, str) and plain is not _NOT_PLAIN:
+            elif isinstance(key, str) and plain is not NOT_JSON:
                 self.tree.notes.setdefault("attributes", {}).setdefault(where, {})[key] = plain
             else:
-                self._leave_out(where, f"the attribute {_short(str(key))} of an OrderedDict")
+                what = _short(key) if isinstance(key, str) else f"under a {type(key).__name__}"
+                self._leave_out(where, f"the attribute {what} of an OrderedDict")
 
     def _take_own(self, text: str) -> None:
         own = parse_object(text.encode("utf-8", "surrogatepass"), f"the attribute {OWN}", path=self.path)
@@ -227,25 +228,6 @@ class _Flattening:
             raise self._error(f"the attribute {OWN} is not what ckptio writes")
         self.tree.metadata = metadata
         self._flat = own.get("flat") is True
-
-    def _json(self, value: Any, depth: int) -> Any:
-        self.budget.spend(100)
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if depth > _DEEPEST_ATTRIBUTE:
-            return _NOT_PLAIN
-        if isinstance(value, list):
-            items = [self._json(item, depth + 1) for item in value]
-            return _NOT_PLAIN if _NOT_PLAIN in items else items
-        if not isinstance(value, Map) or value.attributes is not None:
-            return _NOT_PLAIN
-        found = {}
-        for key, item in zip(value.items[::2], value.items[1::2], strict=True):
-            plain = self._json(item, depth + 1)
-            if not isinstance(key, str) or plain is _NOT_PLAIN:
-                return _NOT_PLAIN
-            found[key] = plain
-        return found
 
     def _leave_out(self, where: str, name: str) -> None:
         what = f"{name}: {reason(name)}; left out"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckptio import Checkpoint
-from ckptio_torch import TorchFormat
+from ckptio_torch.format import TorchFormat
 
 
 @pytest.fixture

