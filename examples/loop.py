@@ -1,0 +1,222 @@
+"""What the two entries share: the flags, the model to start from, the optimizer, and the loop."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# cuBLAS reads it once; without it, torch's deterministic mode refuses to multiply matrices on a GPU.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import ckptio
+import ckptio.torch
+from ckptio.models import recognise
+from tokens import Batches, Tokens, read_text, read_tokens
+
+__all__ = ["Entry", "learning_rate", "load_llmc", "run"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is peculiar to one architecture.
+
+    ``sizes`` are the choices of ``--model``, the first being the default (vocab_size 0: that of the
+    tokens); ``of_llmc`` makes hyperparameters of an llm.c file's ``config`` and the shapes of its tensors;
+    ``build`` makes a model of them, and takes each of ``switches``, further flags with their help.
+    """
+
+    architecture: str
+    description: str
+    sizes: Mapping[str, Any]
+    of_llmc: Callable[[Mapping[str, Any], Mapping[str, Sequence[int]]], Any]
+    build: Callable[..., nn.Module]
+    switches: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_parser(entry: Entry) -> argparse.ArgumentParser:
+    """Return the parser of all flags; `run` adds those of checkpoints."""
+    parser = argparse.ArgumentParser(
+        description=entry.description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    add("--input_bin", type=Path, help="token file of llm.c (default: a short text, byte by byte)")
+    add("--llmc_filepath", type=Path, help="model file of llm.c to start from")
+    add("--model", choices=list(entry.sizes), default=next(iter(entry.sizes)), help="size of a new model")
+    add("--num_iteration", type=int, default=100, help="steps to train")
+    add("--batch_size", type=int, default=8, help="sequences per forward pass")
+    add("--sequence_length", type=int, help="tokens per sequence (default: 64, or the model's most)")
+    add("--total_batch_size", type=int, help="tokens per step (default: batch_size * sequence_length)")
+    add("--learning_rate", type=float, default=1e-3, help="the largest learning rate")
+    add("--warmup_iteration", type=int, default=10, help="steps in which the learning rate rises to it")
+    add("--schedule", choices=["cosine", "linear", "constant"], default="cosine", help="how it falls again")
+    add("--optimizer", choices=["adamw", "sgd"], default="adamw")
+    add("--weight_decay", type=float, default=0.1, help="of matrices, by AdamW")
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the parameters")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--seed", type=int, default=1337, help="of a new model's values")
+    for name, text in entry.switches.items():
+        add(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def learning_rate(step: int, given: argparse.Namespace) -> float:
+    """Return the learning rate of ``step``, counted from 0: a function of it alone, so nothing is stored."""
+    if step < given.warmup_iteration:
+        return float(given.learning_rate * (step + 1) / given.warmup_iteration)
+    if given.schedule == "constant":
+        return float(given.learning_rate)
+    done = (step - given.warmup_iteration) / max(1, given.num_iteration - given.warmup_iteration)
+    left = 0.5 * (1 + math.cos(math.pi * done)) if given.schedule == "cosine" else 1 - done
+    return float(given.learning_rate * left)
+
+
+def load_llmc(entry: Entry, path: Path, **switches: bool) -> tuple[nn.Module, Any]:
+    """Return the model in a file of llm.c, and its hyperparameters.
+
+    Raises `OptionError` for a model of another architecture.
+    """
+    with ckptio.open(path, checkpoint_format="llmc") as checkpoint:
+        found = recognise(checkpoint)
+        if found is None or found.architecture != entry.architecture:
+            other = "something else" if found is None else found.architecture
+            raise ckptio.OptionError(f"--llmc_filepath {path}: holds {other}, not {entry.architecture}")
+        shapes = {name: spec.shape for name, spec in checkpoint.specs.items()}
+        config = entry.of_llmc(checkpoint.metadata["config"], shapes)
+    model = entry.build(config, **switches)
+    # A file of llm.c has every parameter, but not the masks, which the model has made itself.
+    model.load_state_dict(ckptio.torch.load(path, checkpoint_format="llmc"), strict=False)
+    return model, config
+
+
+def make_model(entry: Entry, given: argparse.Namespace, tokens: Tokens) -> tuple[nn.Module, Any]:
+    """Return the model to start from, in place and of the wanted dtype, and its hyperparameters.
+
+    ``--dtype bfloat16`` means the parameters themselves, and so AdamW's moments and the files.
+    """
+    switches = {name: getattr(given, name) for name in entry.switches}
+    if given.llmc_filepath is not None:
+        model, config = load_llmc(entry, given.llmc_filepath, **switches)
+    else:
+        torch.manual_seed(given.seed)
+        config = entry.sizes[given.model]
+        if not config.vocab_size:
+            config = dataclasses.replace(config, vocab_size=tokens.vocab_size)
+        model = entry.build(config, **switches)
+    model.to(given.device)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(getattr(torch, given.dtype))
+    return model, config
+
+
+def make_optimizer(model: nn.Module, given: argparse.Namespace) -> torch.optim.Optimizer:
+    """Return AdamW, which decays matrices only, or plain SGD."""
+    parameters = list(model.parameters())
+    if given.optimizer == "sgd":
+        return torch.optim.SGD(parameters, given.learning_rate)
+    groups = [
+        {"params": [each for each in parameters if each.dim() > 1], "weight_decay": given.weight_decay},
+        {"params": [each for each in parameters if each.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, given.learning_rate, betas=(0.9, 0.95))
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A model and what moves it: one call of `step` is one update."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    batches: Batches
+    given: argparse.Namespace
+    config: Any
+
+    def step(self, number: int, position: int) -> float:
+        """Train on the sequences from ``position`` on; return the mean loss of the micro-batches."""
+        rate = learning_rate(number, self.given)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad()
+        mean = 0.0
+        for start in range(position, position + self.sequences, self.given.batch_size):
+            loss = self._loss(start) / self.micro_batches
+            loss.backward()
+            mean += loss.item()
+        self.optimizer.step()
+        return mean
+
+    @property
+    def sequences(self) -> int:
+        """Sequences per step."""
+        return self.given.batch_size * self.micro_batches
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward passes per step."""
+        return int(self.given.total_batch_size // (self.given.batch_size * self.given.sequence_length))
+
+    def _loss(self, position: int) -> Tensor:
+        inputs, targets = self.batches.take(position, self.given.batch_size, self.config.vocab_size)
+        logits = self.model(inputs.to(self.given.device))
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.to(self.given.device).flatten())
+
+
+def make_trainer(entry: Entry, given: argparse.Namespace) -> Trainer:
+    """Return all that the flags describe; the flags that were left open are set."""
+    tokens = read_tokens(given.input_bin) if given.input_bin else read_text()
+    model, config = make_model(entry, given, tokens)
+    if given.sequence_length is None:
+        given.sequence_length = min(64, config.block_size)
+    elif given.sequence_length > config.block_size:
+        raise ckptio.OptionError(
+            f"--sequence_length {given.sequence_length}: the model takes {config.block_size} tokens at most"
+        )
+    tokens_per_pass = given.batch_size * given.sequence_length
+    if given.total_batch_size is None:
+        given.total_batch_size = tokens_per_pass
+    elif given.total_batch_size % tokens_per_pass or given.total_batch_size <= 0:
+        raise ckptio.OptionError(
+            f"--total_batch_size {given.total_batch_size}: a multiple of batch_size * sequence_length, "
+            f"{tokens_per_pass}, is needed"
+        )
+    return Trainer(model, make_optimizer(model, given), Batches(tokens, given.sequence_length), given, config)
+
+
+def train(trainer: Trainer) -> None:
+    given = trainer.given
+    for number in range(given.num_iteration):
+        began = time.perf_counter()
+        loss = trainer.step(number, number * trainer.sequences)
+        seconds = time.perf_counter() - began
+        report(number + 1, loss, learning_rate(number, given), seconds, given)
+
+
+def report(step: int, loss: float, rate: float, seconds: float, given: argparse.Namespace) -> None:
+    """Print the log line, as llm.c and InfiniTrain have it."""
+    speed = f"{seconds * 1e3:.2f} ms | {given.total_batch_size / seconds:.0f} tok/s"
+    line = f"step {step:4d}/{given.num_iteration} | train loss {loss:.6f} | lr {rate:.2e} | ({speed})"
+    print(line, flush=True)  # noqa: T201
+
+
+def run(entry: Entry, arguments: Sequence[str] | None) -> int:
+    """Train as ``arguments`` say; return the exit status, 1 after an error in one line on standard error."""
+    parser = make_parser(entry)
+    given = parser.parse_args(arguments)
+    torch.use_deterministic_algorithms(True)
+    try:
+        train(make_trainer(entry, given))
+    except (ckptio.CkptError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
