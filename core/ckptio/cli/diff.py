@@ -55,8 +55,16 @@ def diff(
     Ties, leaves and metadata count too. Metadata under the name of an installed format (llmc,
     msgpack, ...) is what a reader noted about its own container: it is shown but does not count, so
     that one model in two formats is equal.
+
+    Two step directories of training runs are compared file by file, and their trainer states too.
     """
-    found, formats = compare_files((Path(one), Path(other)), (checkpoint_format,) * 2, atol=atol, rtol=rtol)
+    paths = Path(one), Path(other)
+    if checkpoint_format is None and all(path.is_dir() for path in paths):
+        from ckptio.cli.step_directory import diff_steps, is_step
+
+        if all(map(is_step, paths)):
+            return diff_steps(paths, atol=atol, rtol=rtol, as_json=as_json)
+    found, formats = compare_files(paths, (checkpoint_format, checkpoint_format), atol=atol, rtol=rtol)
     if as_json:
         print_json(as_dict(found))
     else:

@@ -46,10 +46,17 @@ def inspect(
     """Show what is in a checkpoint.
 
     Its format, hyperparameters, tensors, ties, leaves and metadata; only the header is read, unless
-    --stats asks for more.
+    --stats asks for more. PATH may be a step directory of a training run: then its trainer state, and
+    all of that for each of its files.
     """
     path = Path(checkpoint_path)
     options = parse_pairs(source_options, "-O")
+    if checkpoint_format is None and path.is_dir():
+        from ckptio.cli.step_directory import inspect_step, is_step
+
+        if is_step(path):
+            inspect_step(path, options, filters=filters, stats=stats, as_json=as_json)
+            return
     about = describe(path, checkpoint_format, options, filters=filters, stats=stats)
     if as_json:
         print_json(about)

@@ -50,12 +50,24 @@ def _row(step: Step, now: float) -> dict[str, Any]:
         "path": str(step.path),
         "complete": step.problem is None,
         "problem": step.problem,
-        "manifest": step.manifest,
+        "manifest": step.manifest is not None,
         "bytes": step.nbytes,
         "age_seconds": max(0.0, now - step.modified),
-        "formats": {part: name for part, (_, name) in step.files.items()},
+        "formats": {part: name or _format(file) for part, (file, name) in step.files.items()},
         "loss": None if step.state is None else step.state.last_loss,
     }
+
+
+def _format(file: Path) -> str | None:
+    """Return the format of a file that no manifest tells of."""
+    from ckptio.detect import choose_reader
+    from ckptio.errors import CkptError
+    from ckptio.registry import registry
+
+    try:
+        return choose_reader(file, None, registry()).format.name
+    except (CkptError, OSError):
+        return None
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

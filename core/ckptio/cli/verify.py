@@ -27,9 +27,17 @@ def verify(
     """Check that a checkpoint is whole.
 
     Its structure, every tensor to its last byte, its checksums where the format has them, its ties and
-    its sidecar; the exit status is 1 when something is wrong.
+    its sidecar; the exit status is 1 when something is wrong. PATH may be a step directory of a training
+    run: then the sizes and checksums of its manifest, and all of that for each of its files.
     """
-    about = check(Path(checkpoint_path), checkpoint_format, parse_pairs(source_options, "-O"))
+    path = Path(checkpoint_path)
+    options = parse_pairs(source_options, "-O")
+    if checkpoint_format is None and path.is_dir():
+        from ckptio.cli.step_directory import is_step, verify_step
+
+        if is_step(path):
+            return verify_step(path, options, as_json=as_json)
+    about = check(path, checkpoint_format, options)
     if as_json:
         print_json(about)
     else:
@@ -104,8 +112,8 @@ def _read_all(checkpoint: Checkpoint) -> list[str]:
     return problems
 
 
-def print_check(about: dict[str, Any]) -> None:
-    """Print what `check` returned."""
+def print_check(about: dict[str, Any], *, checksummed: bool = False) -> None:
+    """Print what `check` returned; ``checksummed`` says that a manifest's checksum fits the file."""
     print(f"{escape(about['path'])}: {'whole' if about['ok'] else 'NOT whole'}")
     lines = [
         f"format: {about['format']} ({about['reason']})",
@@ -116,6 +124,8 @@ def print_check(about: dict[str, Any]) -> None:
         lines.append(f"the sidecar fits: {about['sidecar']}")
     if about["checksums"]:
         lines.append("checksums: they fit" if about["ok"] else "checksums: the format carries them")
+    elif checksummed:
+        lines.append("checksums: that of the manifest fits")
     else:
         lines.append("checksums: the format has none, so a value that was changed in place is not noticed")
     lines += [f"left out by the reader: {omission}" for omission in about["omissions"]]
