@@ -25,6 +25,7 @@ __all__ = [
     "Output",
     "Probe",
     "Problem",
+    "parse_flag",
     "parse_options",
 ]
 
@@ -177,6 +178,14 @@ def capability_problems(capabilities: Capabilities, specs: Iterable[TensorSpec])
         if limit is not None and spec.nbytes > limit:
             problems.append(Problem(spec.name, f"{spec.nbytes} bytes are more than the largest, {limit}"))
     return problems
+
+
+def parse_flag(text: str) -> bool:
+    """Return what ``true`` or ``false`` says: the `Option.type` of a switch; ValueError for anything else."""
+    values = {"true": True, "false": False}
+    if text.lower() not in values:
+        raise ValueError("it is true or false")
+    return values[text.lower()]
 
 
 def parse_options(

@@ -63,7 +63,7 @@ class LlmcCheckpoint(FileCheckpoint):
         spans = [Span(self.file, piece.offset, piece.nbytes)]
         for chunk in read_chunks(spans, _CHUNK_BYTES, self._dtype.itemsize):
             words = np.frombuffer(chunk, _BITS[self._dtype])
-            rows.update(np.unique((np.flatnonzero(words) + done) // width).tolist())
+            rows.update(((np.flatnonzero(words) + done) // width).tolist())
             done += len(words)
         if rows:
             kind = _KINDS[piece.zeros]

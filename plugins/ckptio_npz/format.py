@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import ckptio
 from ckptio import Confidence, DType, Match, Option, Problem, TensorSpec
-from ckptio.format import capability_problems
+from ckptio.format import capability_problems, parse_flag
 from ckptio_npz.header import MAGIC, pack_header
 
 # Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
@@ -16,13 +16,6 @@ from ckptio_npz.header import MAGIC, pack_header
 __all__ = ["NpzFormat"]
 
 _ZIP = b"PK"
-
-
-def _flag(text: str) -> bool:
-    values = {"true": True, "false": False}
-    if text.lower() not in values:
-        raise ValueError("it is true or false")
-    return values[text.lower()]
 
 
 class NpzFormat(ckptio.Format):
@@ -35,7 +28,7 @@ class NpzFormat(ckptio.Format):
     capabilities: ClassVar[ckptio.Capabilities] = ckptio.Capabilities(dtypes=frozenset(DType), checksum=True)
     read_options: ClassVar[tuple[Option, ...]] = (
         Option("void", DType.parse, "the dtype of arrays that numpy stored as raw bytes, such as bf16"),
-        Option("skip_unknown", _flag, "leave out arrays that are no tensors (text, objects, …)", False),
+        Option("skip_unknown", parse_flag, "leave out arrays that are no tensors (text, objects, …)", False),
     )
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:

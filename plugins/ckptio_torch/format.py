@@ -17,23 +17,18 @@ from ckptio import (
     Probe,
     Problem,
 )
-from ckptio.format import capability_problems
+from ckptio.format import capability_problems, parse_flag
 from ckptio_torch.dtypes import DTYPES
 
 # Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
 
-__all__ = ["TorchFormat"]
+__all__ = ["INDEX", "TAR", "TorchFormat"]
 
 _PICKLE, _ZIP = b"\x80", b"PK"
-_INDEX = ".bin.index.json"
-_TAR = slice(257, 262)
+INDEX = ".bin.index.json"
+TAR = slice(257, 262)
+"""Where a tar says ``ustar``."""
 _TAIL = 64 << 10
-
-
-def _flag(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError("true or false")
-    return text == "true"
 
 
 class TorchFormat(Format):
@@ -57,7 +52,7 @@ class TorchFormat(Format):
     read_options = (
         Option(
             "skip_unknown",
-            _flag,
+            parse_flag,
             "leave out objects of classes that are not on the list, instead of refusing the file",
             False,
         ),
@@ -82,14 +77,14 @@ class TorchFormat(Format):
 
     def match(self, probe: Probe) -> Match:
         if probe.listing is not None:
-            if any(name.endswith(_INDEX) for name in probe.listing):
-                return Match(Confidence.SURE, f"a directory with an index *{_INDEX}")
-            return Match(Confidence.NO, f"a directory without an index *{_INDEX}")
-        if probe.name.endswith(_INDEX) and probe.head.lstrip()[:1] == b"{":
+            if any(name.endswith(INDEX) for name in probe.listing):
+                return Match(Confidence.SURE, f"a directory with an index *{INDEX}")
+            return Match(Confidence.NO, f"a directory without an index *{INDEX}")
+        if probe.name.endswith(INDEX) and probe.head.lstrip()[:1] == b"{":
             return Match(Confidence.SURE, "an index of shards *.bin")
         if probe.head[:1] == _PICKLE and _is_stream(probe):
             return Match(Confidence.SURE, "a pickle of torch's magic number")
-        if probe.head[_TAR] == b"ustar" and probe.name.endswith(self.suffixes):
+        if probe.head[TAR] == b"ustar" and probe.name.endswith(self.suffixes):
             return Match(Confidence.NAME, "a tar under a suffix of torch, as before 0.1.10")
         if probe.head[:2] == _ZIP and _is_archive(probe):
             return Match(Confidence.SURE, "a zip archive with <folder>/data.pkl")

@@ -9,14 +9,11 @@ from pathlib import Path
 from ckptio import Checkpoint, UnsupportedError, open_source
 from ckptio.leaves import join_keys
 from ckptio.shards import ShardIndex, find_index, open_shards, read_index
+from ckptio_torch.format import INDEX, TAR
 from ckptio_torch.legacy import read_legacy
 from ckptio_torch.zipped import read_zip
 
-__all__ = ["INDEX", "TAR", "open_checkpoint"]
-
-INDEX = ".bin.index.json"
-TAR = slice(257, 262)
-"""Where a tar says ``ustar``."""
+__all__ = ["open_checkpoint"]
 
 
 def open_checkpoint(path: Path, *, skip_unknown: bool) -> Checkpoint:
