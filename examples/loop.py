@@ -17,13 +17,14 @@ from typing import Any
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
+from tokens import Batches, Tokens, read_text, read_tokens
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import ckptio
 import ckptio.torch
 from ckptio.models import recognise
-from tokens import Batches, Tokens, read_text, read_tokens
+from ckptio.training import CheckpointOptions, TrainerState, resume_checkpoint, save_checkpoint
 
 __all__ = ["Entry", "learning_rate", "load_llmc", "run"]
 
@@ -65,6 +66,7 @@ def make_parser(entry: Entry) -> argparse.ArgumentParser:
     add("--weight_decay", type=float, default=0.1, help="of matrices, by AdamW")
     add("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the parameters")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--allow", action="append", default=[], metavar="WORD", help="resume in spite of a difference")
     add("--seed", type=int, default=1337, help="of a new model's values")
     for name, text in entry.switches.items():
         add(f"--{name}", action="store_true", help=text)
@@ -142,16 +144,15 @@ class Trainer:
     given: argparse.Namespace
     config: Any
 
-    def step(self, number: int, position: int) -> float:
+    def step(self, rate: float, position: int) -> float:
         """Train on the sequences from ``position`` on; return the mean loss of the micro-batches."""
-        rate = learning_rate(number, self.given)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
         mean = 0.0
         for start in range(position, position + self.sequences, self.given.batch_size):
             loss = self._loss(start) / self.micro_batches
-            loss.backward()
+            torch.autograd.backward(loss)
             mean += loss.item()
         self.optimizer.step()
         return mean
@@ -164,7 +165,8 @@ class Trainer:
     @property
     def micro_batches(self) -> int:
         """Forward passes per step."""
-        return int(self.given.total_batch_size // (self.given.batch_size * self.given.sequence_length))
+        passes: int = self.given.total_batch_size // (self.given.batch_size * self.given.sequence_length)
+        return passes
 
     def _loss(self, position: int) -> Tensor:
         inputs, targets = self.batches.take(position, self.given.batch_size, self.config.vocab_size)
@@ -193,30 +195,58 @@ def make_trainer(entry: Entry, given: argparse.Namespace) -> Trainer:
     return Trainer(model, make_optimizer(model, given), Batches(tokens, given.sequence_length), given, config)
 
 
-def train(trainer: Trainer) -> None:
-    given = trainer.given
-    for number in range(given.num_iteration):
+def train(trainer: Trainer, options: CheckpointOptions) -> None:
+    """Go on from the checkpoint that ``options`` name, if any, to the last step."""
+    given, model, optimizer = trainer.given, trainer.model, trainer.optimizer
+    state = resume_checkpoint(
+        options,
+        model,
+        optimizer,
+        config=dataclasses.asdict(trainer.config),
+        allow=given.allow,
+        saved_batch_size=given.batch_size,
+        notes=tell,
+    )
+    while state.global_step < given.num_iteration:
         began = time.perf_counter()
-        loss = trainer.step(number, number * trainer.sequences)
-        seconds = time.perf_counter() - began
-        report(number + 1, loss, learning_rate(number, given), seconds, given)
+        rate = learning_rate(state.global_step, given)
+        loss = trainer.step(rate, state.consumed_samples)
+        state = dataclasses.replace(
+            state,
+            global_step=state.global_step + 1,
+            consumed_samples=state.consumed_samples + trainer.sequences,
+            last_lr=rate,
+            last_loss=loss,
+            best_loss=min(state.best_loss, loss),
+        )
+        report(state, given, time.perf_counter() - began)
+        if options.should_save(state.global_step):
+            save_checkpoint(options, state, model, optimizer, notes=tell)
 
 
-def report(step: int, loss: float, rate: float, seconds: float, given: argparse.Namespace) -> None:
-    """Print the log line, as llm.c and InfiniTrain have it."""
+def report(state: TrainerState, given: argparse.Namespace, seconds: float) -> None:
+    """Print the log line of a step, as llm.c and InfiniTrain have it."""
     speed = f"{seconds * 1e3:.2f} ms | {given.total_batch_size / seconds:.0f} tok/s"
-    line = f"step {step:4d}/{given.num_iteration} | train loss {loss:.6f} | lr {rate:.2e} | ({speed})"
+    step = f"step {state.global_step:4d}/{given.num_iteration}"
+    line = f"{step} | train loss {state.last_loss:.6f} | lr {state.last_lr:.2e} | ({speed})"
     print(line, flush=True)  # noqa: T201
 
 
+def tell(note: str) -> None:
+    """Print a note on standard error, so that standard output is the log."""
+    print(note, file=sys.stderr)  # noqa: T201
+
+
 def run(entry: Entry, arguments: Sequence[str] | None) -> int:
-    """Train as ``arguments`` say; return the exit status, 1 after an error in one line on standard error."""
+    """Train as ``arguments`` say; return the exit status, 1 after an error on standard error."""
     parser = make_parser(entry)
+    CheckpointOptions.add_arguments(parser)
     given = parser.parse_args(arguments)
     torch.use_deterministic_algorithms(True)
     try:
-        train(make_trainer(entry, given))
+        options = CheckpointOptions.from_args(given)
+        train(make_trainer(entry, given), options)
     except (ckptio.CkptError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        tell(f"error: {error}")
         return 1
     return 0

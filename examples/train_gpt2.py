@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from loop import Entry, run
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-
-from loop import Entry, run
 
 __all__ = ["GPT2", "GPT2Config", "main"]
 
@@ -52,7 +51,8 @@ class Attention(nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(heads[-1])
         scores = scores.masked_fill(self.bias[:, :, :length, :length] == 0, -math.inf)
         mixed = F.softmax(scores, dim=-1) @ v
-        return self.c_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        out: Tensor = self.c_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out
 
 
 class MLP(nn.Module):
@@ -64,7 +64,8 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return out
 
 
 class Block(nn.Module):
@@ -79,7 +80,26 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """Tokens (batch, length) to what the head is given."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        out: Tensor = self.ln_f(x)
+        return out
 
 
 class GPT2(nn.Module):
@@ -91,17 +111,10 @@ class GPT2(nn.Module):
 
     def __init__(self, config: GPT2Config, untied_head: bool = False) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.vocab_size, config.n_embd),
-                "wpe": nn.Embedding(config.block_size, config.n_embd),
-                "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
-                "ln_f": nn.LayerNorm(config.n_embd),
-            }
-        )
+        self.transformer = Transformer(config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self._initialise(config.n_layer)
-        wte = self.transformer["wte"].weight
+        wte = self.transformer.wte.weight
         self.lm_head.weight = nn.Parameter(wte.detach().clone()) if untied_head else wte
 
     def _initialise(self, n_layer: int) -> None:
@@ -114,11 +127,7 @@ class GPT2(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.transformer["wte"](tokens) + self.transformer["wpe"](positions)
-        for block in self.transformer["h"]:
-            x = block(x)
-        logits: Tensor = self.lm_head(self.transformer["ln_f"](x))
+        logits: Tensor = self.lm_head(self.transformer(tokens))
         return logits
 
 

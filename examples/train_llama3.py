@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from loop import Entry, run
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-
-from loop import Entry, run
 
 __all__ = ["Llama3", "Llama3Config", "main"]
 
@@ -78,7 +77,7 @@ def rotary_angles(config: Llama3Config) -> Tensor:
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn each neighbouring pair of ``x`` (batch, head, length, width) by its angle, in float32."""
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
     return turned.flatten(-2).type_as(x)
 
@@ -103,7 +102,8 @@ class Attention(nn.Module):
         scores = q @ k.transpose(2, 3) / math.sqrt(self.head_width)
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         shares = F.softmax(scores.float().masked_fill(future, -math.inf), dim=-1).type_as(x)
-        return self.c_proj((shares @ v).transpose(1, 2).reshape(batch, length, width))
+        out: Tensor = self.c_proj((shares @ v).transpose(1, 2).reshape(batch, length, width))
+        return out
 
 
 class MLP(nn.Module):
@@ -116,7 +116,8 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(config.n_ffn, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(self.c_fc(x) * F.silu(self.c_fc2(x)))
+        out: Tensor = self.c_proj(self.c_fc(x) * F.silu(self.c_fc2(x)))
+        return out
 
 
 class Block(nn.Module):
@@ -131,39 +132,49 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x), cos, sin)
-        return x + self.mlp(self.ln_2(x))
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
 
 
-class Llama3(nn.Module):
-    """Tokens (batch, length) to logits (batch, length, vocab_size); the state dict has no rotary tables."""
+class Transformer(nn.Module):
+    """Tokens (batch, length) to what the head is given; the rotary tables are not in the state dict."""
 
     cos: Tensor
     sin: Tensor
 
     def __init__(self, config: Llama3Config) -> None:
         super().__init__()
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.vocab_size, config.n_embd),
-                "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
-                "ln_f": RMSNorm(config.n_embd, config.norm_eps),
-            }
-        )
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = RMSNorm(config.n_embd, config.norm_eps)
         angles = rotary_angles(config)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        x: Tensor = self.wte(tokens)
+        for block in self.h:
+            x = block(x, self.cos[:length], self.sin[:length])
+        out: Tensor = self.ln_f(x)
+        return out
+
+
+class Llama3(nn.Module):
+    """Tokens (batch, length) to logits (batch, length, vocab_size)."""
+
+    def __init__(self, config: Llama3Config) -> None:
+        super().__init__()
+        self.transformer = Transformer(config)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
+                # Every block adds two outputs to the residual stream.
                 scale = math.sqrt(2 * config.n_layer) if name.endswith("c_proj.weight") else 1.0
                 nn.init.normal_(parameter, std=0.02 / scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        x = self.transformer["wte"](tokens)
-        for block in self.transformer["h"]:
-            x = block(x, self.cos[:length], self.sin[:length])
-        logits: Tensor = self.lm_head(self.transformer["ln_f"](x))
+        logits: Tensor = self.lm_head(self.transformer(tokens))
         return logits
 
 
@@ -181,14 +192,16 @@ def of_llmc(config: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> L
     return dataclasses.replace(found, ffn_dim_multiplier=(width + 0.25) / (8 * found.n_embd // 3))
 
 
-_SMALL = {"ffn_dim_multiplier": 1.0, "n_kv_head": 2, "vocab_size": 0}
+_SMALL = Llama3Config(
+    block_size=64, vocab_size=0, n_layer=4, n_head=4, n_kv_head=2, n_embd=128, multiple_of=32
+)
 
 ENTRY = Entry(
     architecture="llama3",
     description="Train a LLaMA-3.",
     sizes={
-        "small": Llama3Config(64, n_layer=4, n_head=4, n_embd=128, multiple_of=32, **_SMALL),
-        "tiny": Llama3Config(16, n_layer=2, n_head=4, n_embd=16, multiple_of=8, **_SMALL),
+        "small": _SMALL,
+        "tiny": dataclasses.replace(_SMALL, block_size=16, n_layer=2, n_embd=16, multiple_of=8),
         "1B": Llama3Config(),
     },
     of_llmc=of_llmc,
