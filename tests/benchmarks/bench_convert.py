@@ -10,12 +10,13 @@ memory, then the start-up of the command line. The exit status is 1 when a bar o
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import struct
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +24,24 @@ import numpy as np
 
 from measuring import MB, Samples, Worker, command, copy_with_cp, table
 
-FORMATS = {"llmc": ".bin", "statedict": ".ckpt", "msgpack": ".msgpack"}
-BARS = {"warm": 1.5, "cast": 2.5, "command_extra": 0.5, "peak": 120 * MB, "inspect": 0.15, "help": 1.25}
+FORMATS = {
+    "llmc": ".bin",
+    "statedict": ".ckpt",
+    "msgpack": ".msgpack",
+    "safetensors": ".safetensors",
+    "torch": ".pt",
+    "npz": ".npz",
+}
+ZIPS = ("torch", "npz")
+BARS = {
+    "warm": 1.5,
+    "zip": 2.0,
+    "cast": 2.5,
+    "command_extra": 0.5,
+    "peak": 120 * MB,
+    "inspect": 0.15,
+    "help": 1.25,
+}
 TYPER_PROGRAM = (
     "import typer\napp = typer.Typer()\n@app.command()\ndef main(name: str):\n    print(name)\napp()\n"
 )
@@ -63,19 +80,21 @@ def make_llmc(path: Path, gib: float) -> None:
 class Bench:
     """The models on disk, the warm processes, and the cases over them."""
 
-    def __init__(self, folder: Path, gib: float) -> None:
+    def __init__(self, folder: Path, gib: float, formats: Sequence[str]) -> None:
         self.folder, self.target = folder, folder / "target"
-        self.models = {name: folder / f"model{suffix}" for name, suffix in FORMATS.items()}
+        self.models = {name: folder / f"model{FORMATS[name]}" for name in formats}
         self.workers = {"ckptio": Worker("jobs")}
         make_llmc(self.models["llmc"], gib)
-        for name in FORMATS:
+        for name in formats:
             if name != "llmc":
                 self._convert("llmc", self.models[name], name, None)
-        self.cases = [Case(f"cp + fsync: {name}", name, lambda n=name: self._cp(n)) for name in FORMATS]  # type: ignore[misc]
-        for source in FORMATS:
-            for wanted in FORMATS:
+        self.cases = [
+            Case(f"cp + fsync: {name}", name, functools.partial(self._cp, name)) for name in formats
+        ]
+        for source in formats:
+            for wanted in formats:
                 self.cases += self._pair(source, wanted)
-        for wanted in FORMATS:
+        for wanted in formats:
             label = f"llmc -> {wanted} in bf16"
             self.cases.append(Case(label, "llmc", self._warm("llmc", wanted, "bf16"), BARS["cast"]))
         for peer in ("safetensors", "torch"):
@@ -110,11 +129,10 @@ class Bench:
         whole = [sys.executable, "-m", "ckptio", "convert", "--quiet"]
         whole += [str(self.models[source]), str(self.target), "--checkpoint_format", wanted]
         label = f"{source} -> {wanted}"
+        bar, extra = BARS["zip" if wanted in ZIPS else "warm"], BARS["command_extra"]
         return [
-            Case(label, source, self._warm(source, wanted, None), BARS["warm"]),
-            Case(
-                f"ckpt convert: {label}", source, lambda: command(whole), BARS["warm"], BARS["command_extra"]
-            ),
+            Case(label, source, self._warm(source, wanted, None), bar),
+            Case(f"ckpt convert: {label}", source, lambda: command(whole), bar, extra),
         ]
 
     def _peer(self, peer: str) -> Case:
@@ -175,11 +193,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gib", type=float, default=1.0, help="size of the llm.c model in GiB")
+    parser.add_argument(
+        "--formats", default=",".join(FORMATS), help="the formats among which all pairs are tried"
+    )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=None, help="where to work (needs 7 times the size)")
+    parser.add_argument("--folder", type=Path, default=None, help="where to work (needs 10 times the size)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        bench = Bench(Path(name), given.gib)
+        bench = Bench(Path(name), given.gib, given.formats.split(","))
         bench.measure(given.rounds)
         starts = start_up(bench.models["llmc"], Path(name), given.rounds)
         size = bench.models["llmc"].stat().st_size
