@@ -1,4 +1,4 @@
-"""What holds a state: modules, optimizers, schedulers, generators, plain dicts; and their arrays as checkpoints."""
+"""What holds a state: modules, optimizers, schedulers, generators, plain dicts; arrays as checkpoints."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def read_tensor(checkpoint: Checkpoint, name: str, of_torch: bool) -> Any:
 
 
 def fill(checkpoint: Checkpoint, name: str, target: Any) -> None:
-    """Read a tensor into an array or tensor of its dtype and shape; where it can, straight into its memory."""
+    """Read a tensor into an array or tensor of its dtype and shape, straight into its memory where possible."""
     assert is_tensor(target)
     if isinstance(target, np.ndarray):
         if target.flags.c_contiguous and target.dtype.isnative:
