@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -52,6 +54,16 @@ def convert(
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="DTYPE", help="Cast the floating tensors to it.", show_default=False)
+    ] = None,
+    optimizer_dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer_dtype",
+            "--optimizer-dtype",
+            metavar="DTYPE",
+            help="Of a step directory, cast the optimizer too, which --dtype leaves alone.",
+            show_default=False,
+        ),
     ] = None,
     select: Annotated[
         list[str] | None,
@@ -111,31 +123,60 @@ def convert(
     before anything is written, all of it in one message, with the option that accepts a loss.
     The report accounts for every tensor, leaf and metadata key of SOURCE. `ckpt formats NAME` lists
     the options of a format.
+
+    SOURCE may be a step directory of a training run. All its files are converted then, and TARGET is a
+    new directory; --dtype, --layout, --config and -o concern the model alone.
     """
     size = [] if max_shard_size is None else [f"max_shard_size={max_shard_size}"]
-    pairs = {
+    pairs: dict[str, Any] = {
         "options": parse_pairs([*(options or ()), *size], "-o"),
         "source_options": parse_pairs(source_options, "-O"),
         "config": parse_pairs(config, "--config"),
     }
-    from ckptio.conversion import convert as run
-
+    common: dict[str, Any] = {
+        "checkpoint_format": checkpoint_format,
+        "layout": layout,
+        "dtype": dtype,
+        "allow": split_words(allow),
+    }
+    for_files: dict[str, Any] = {
+        "source_format": source_format,
+        "select": select or None,
+        "drop": drop or None,
+    }
     with ProgressBar(quiet=quiet) as progress:
-        report = run(
-            source,
-            target,
-            checkpoint_format=checkpoint_format,
-            source_format=source_format,
-            layout=layout,
-            dtype=dtype,
-            select=select or None,
-            drop=drop or None,
-            allow=split_words(allow),
-            overwrite=overwrite,
-            progress=progress,
-            **pairs,
-        )
+        if source_format is None and _is_step(source):
+            refused = {"-O": source_options, "--select": select, "--drop": drop, "--overwrite": overwrite}
+            _refuse(refused, "a step directory")
+            from ckptio.training.step_conversion import convert_step
+
+            del pairs["source_options"]
+            report: Any = convert_step(
+                source, target, optimizer_dtype=optimizer_dtype, progress=progress, **common, **pairs
+            )
+        else:
+            _refuse({"--optimizer_dtype": optimizer_dtype}, "a checkpoint file")
+            from ckptio.conversion import convert as run
+
+            report = run(
+                source, target, overwrite=overwrite, progress=progress, **common, **for_files, **pairs
+            )
     if as_json:
         print_json(report.to_dict())
     elif not quiet:
         print(escape_lines(report.summary()))
+
+
+def _is_step(source: str) -> bool:
+    path = Path(source)
+    if not path.is_dir():
+        return False
+    from ckptio.cli.step_directory import is_step
+
+    return is_step(path)
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    for flag, value in given.items():
+        if value:
+            raise typer.BadParameter(f"it does not go with {what}", param_hint=flag)
