@@ -55,6 +55,7 @@ class Walker:
         self._reader = reader
         self._limits = current_limits()
         self._others = 0
+        self._elements = 0
         self._stack: list[_Frame] = []
 
     def root(self) -> dict[str, Any]:
@@ -106,6 +107,8 @@ class Walker:
 
     def _enter(self, head: Head, start: int) -> None:
         self._count_other()
+        if head.kind == "list":
+            self._count_elements(head.value, start)
         if len(self._stack) >= self._limits.nesting:
             raise self._reader.error(
                 f"maps and lists are nested more than {self._limits.nesting} deep", start
@@ -165,6 +168,12 @@ class Walker:
         self.arrays += 1
         if self.arrays > self._limits.tensors:
             raise self._reader.error(f"more than {self._limits.tensors} arrays")
+
+    def _count_elements(self, count: int, start: int) -> None:
+        # Known before they are read: a list of single bytes would take seconds per megabyte.
+        self._elements += count
+        if self._elements > self._limits.tensors:
+            raise self._reader.error(f"lists of more than {self._limits.tensors} elements", start)
 
     def _count_other(self) -> None:
         # Each takes up to a hundred times its bytes in memory, so that fewer are let in.

@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 
+import ckptio
 from ckptio import (
     Checkpoint,
     CkptError,
@@ -225,7 +226,7 @@ def test_more_arrays_than_the_limit_are_refused(opened: Opened) -> None:
 )
 def test_a_flood_of_tiny_values_is_refused(value: bytes, opened: Opened) -> None:
     # Each takes up to a hundred times its bytes in memory, so the limit is far below the file's.
-    data = MAP_OF_A + b"\xdd" + (100_000).to_bytes(4, "big") + value * 100_000
+    data = MAP_OF_A + b"\xdd" + (3_000).to_bytes(4, "big") + value * 3_000
     with raised_limits(tensors=4_000), pytest.raises(CorruptCheckpointError, match="more than 1000 maps"):
         opened(data)
 
@@ -240,3 +241,22 @@ def test_one_long_key_over_many_arrays_does_not_fill_the_memory(opened: Opened) 
 def test_a_list_is_no_map_of_chunks(opened: Opened) -> None:
     with pytest.raises(CorruptCheckpointError, match="shape and its chunks"):
         opened(msgpack.packb({"a": chunked(chunks=[array(), array()])}))
+
+
+@pytest.mark.parametrize("claimed", [2_000, 2**32 - 1])
+def test_longer_lists_than_the_limit_are_refused_at_their_heads(tmp_path: Path, claimed: int) -> None:
+    # Two lists below the limit that together are above it count too; the file is as large as it claims.
+    head = b"\x81\xa1a\x92\xdc\x02\x00" + bytes(512) + b"\xdd" + claimed.to_bytes(4, "big")
+    path = tmp_path / "list.msgpack"
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + claimed)
+    with (
+        raised_limits(tensors=512 + 2 + 1_999),
+        pytest.raises(CorruptCheckpointError, match="lists of more than 2513 elements") as caught,
+    ):
+        ckptio.open(path)
+    assert caught.value.offset == len(head) - 5
+    if claimed == 2_000:
+        with raised_limits(tensors=4 * (512 + 2 + 2_000)), ckptio.open(path) as checkpoint:
+            assert checkpoint.leaves == {"a": [[0] * 512, [0] * 2_000]}
