@@ -1,15 +1,14 @@
-"""What the two entries share: the flags, the model to start from, the optimizer, and the loop."""
+"""What the two entries share: the model to start from, the optimizer, the loop, saving and resuming."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from typing import Any
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
+from flags import Entry, learning_rate, make_parser
 from tokens import Batches, Tokens, read_text, read_tokens
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -26,62 +26,7 @@ import ckptio.torch
 from ckptio.models import recognise
 from ckptio.training import CheckpointOptions, TrainerState, resume_checkpoint, save_checkpoint
 
-__all__ = ["Entry", "learning_rate", "load_llmc", "run"]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is peculiar to one architecture.
-
-    ``sizes`` are the choices of ``--model``, the first being the default (vocab_size 0: that of the
-    tokens); ``of_llmc`` makes hyperparameters of an llm.c file's ``config`` and the shapes of its tensors;
-    ``build`` makes a model of them, and takes each of ``switches``, further flags with their help.
-    """
-
-    architecture: str
-    description: str
-    sizes: Mapping[str, Any]
-    of_llmc: Callable[[Mapping[str, Any], Mapping[str, Sequence[int]]], Any]
-    build: Callable[..., nn.Module]
-    switches: Mapping[str, str] = field(default_factory=dict)
-
-
-def make_parser(entry: Entry) -> argparse.ArgumentParser:
-    """Return the parser of all flags; `run` adds those of checkpoints."""
-    parser = argparse.ArgumentParser(
-        description=entry.description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    add = parser.add_argument
-    add("--input_bin", type=Path, help="token file of llm.c (default: a short text, byte by byte)")
-    add("--llmc_filepath", type=Path, help="model file of llm.c to start from")
-    add("--model", choices=list(entry.sizes), default=next(iter(entry.sizes)), help="size of a new model")
-    add("--num_iteration", type=int, default=100, help="steps to train")
-    add("--batch_size", type=int, default=8, help="sequences per forward pass")
-    add("--sequence_length", type=int, help="tokens per sequence (default: 64, or the model's most)")
-    add("--total_batch_size", type=int, help="tokens per step (default: batch_size * sequence_length)")
-    add("--learning_rate", type=float, default=1e-3, help="the largest learning rate")
-    add("--warmup_iteration", type=int, default=10, help="steps in which the learning rate rises to it")
-    add("--schedule", choices=["cosine", "linear", "constant"], default="cosine", help="how it falls again")
-    add("--optimizer", choices=["adamw", "sgd"], default="adamw")
-    add("--weight_decay", type=float, default=0.1, help="of matrices, by AdamW")
-    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the parameters")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--allow", action="append", default=[], metavar="WORD", help="resume in spite of a difference")
-    add("--seed", type=int, default=1337, help="of a new model's values")
-    for name, text in entry.switches.items():
-        add(f"--{name}", action="store_true", help=text)
-    return parser
-
-
-def learning_rate(step: int, given: argparse.Namespace) -> float:
-    """Return the learning rate of ``step``, counted from 0: a function of it alone, so nothing is stored."""
-    if step < given.warmup_iteration:
-        return float(given.learning_rate * (step + 1) / given.warmup_iteration)
-    if given.schedule == "constant":
-        return float(given.learning_rate)
-    done = (step - given.warmup_iteration) / max(1, given.num_iteration - given.warmup_iteration)
-    left = 0.5 * (1 + math.cos(math.pi * done)) if given.schedule == "cosine" else 1 - done
-    return float(given.learning_rate * left)
+__all__ = ["load_llmc", "run"]
 
 
 def load_llmc(entry: Entry, path: Path, **switches: bool) -> tuple[nn.Module, Any]:
@@ -165,8 +110,8 @@ class Trainer:
     @property
     def micro_batches(self) -> int:
         """Forward passes per step."""
-        passes: int = self.given.total_batch_size // (self.given.batch_size * self.given.sequence_length)
-        return passes
+        given = self.given
+        return int(given.total_batch_size) // int(given.batch_size * given.sequence_length)
 
     def _loss(self, position: int) -> Tensor:
         inputs, targets = self.batches.take(position, self.given.batch_size, self.config.vocab_size)
@@ -239,9 +184,7 @@ def tell(note: str) -> None:
 
 def run(entry: Entry, arguments: Sequence[str] | None) -> int:
     """Train as ``arguments`` say; return the exit status, 1 after an error on standard error."""
-    parser = make_parser(entry)
-    CheckpointOptions.add_arguments(parser)
-    given = parser.parse_args(arguments)
+    given = make_parser(entry).parse_args(arguments)
     torch.use_deterministic_algorithms(True)
     try:
         options = CheckpointOptions.from_args(given)

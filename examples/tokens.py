@@ -72,7 +72,7 @@ class Batches:
         self._sequences = (len(tokens.values) - 1) // sequence_length
         if not self._sequences:
             raise OptionError(
-                f"{tokens.name}: {len(tokens.values)} tokens make no sequence of {sequence_length} and a target"
+                f"{tokens.name}: {len(tokens.values)} tokens do not make a sequence of {sequence_length}"
             )
 
     def take(self, position: int, count: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:

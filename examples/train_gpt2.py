@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from loop import Entry, run
+from flags import Entry
+from loop import run
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 

@@ -1,0 +1,210 @@
+"""Interrupted training against training that never stopped, in every checkpoint format.
+
+Usage: ``python tests/experiments/resume.py [--model gpt2 llama3] [--dtype float32 bfloat16] …``
+
+For each model, dtype and format an entry of ``examples`` trains four times: to the end; to the end from a
+middle checkpoint of that run; until SIGKILL at a random moment; and on from the latest checkpoint that this
+one left. Losses must be the same to the last printed digit at every common step, and the files of the last
+checkpoint the same to the last byte. A table is printed; the exit status is 1 when a case fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from ckptio.losses import compare_losses, read_losses
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FORMATS = ("statedict", "msgpack", "safetensors", "llmc")
+_PATIENCE = 600.0
+"""Seconds after which a run that has not come to the step at which it is to be killed is given up."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how it is saved."""
+
+    model: str
+    dtype: str
+    checkpoint_format: str
+
+    def __str__(self) -> str:
+        return f"{self.model}_{self.dtype}_{self.checkpoint_format}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, how often, from where again, and the further flags of the entry."""
+
+    iterations: int = 100
+    every: int = 20
+    keep: int = 10
+    resume_at: int = 40
+    flags: tuple[str, ...] = ("--model", "tiny", "--device", "cpu")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was seen of one case; an empty list of ``faults`` means that it passed."""
+
+    case: Case
+    common: int
+    matched: int
+    largest: Decimal | None
+    killed_after: int
+    faults: tuple[str, ...]
+
+
+class Runs:
+    """The runs of one case, each with its log and its checkpoints under ``folder``."""
+
+    def __init__(self, case: Case, plan: Plan, folder: Path) -> None:
+        self.case, self.plan, self.folder = case, plan, folder
+
+    def log(self, run: str) -> Path:
+        return self.folder / f"{run}_{self.case.dtype}.log"
+
+    def step(self, run: str, number: int) -> Path:
+        return self.folder / run / f"checkpoint_step_{number:06d}"
+
+    def start(self, run: str, resume_from: str | Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a run; its log lines are added to those that it has."""
+        command = [sys.executable, str(EXAMPLES / f"train_{self.case.model}.py"), *self.plan.flags]
+        command += ["--dtype", self.case.dtype, "--checkpoint_format", self.case.checkpoint_format]
+        command += ["--num_iteration", str(self.plan.iterations), "--save_steps", str(self.plan.every)]
+        command += ["--max_checkpoint_keep", str(self.plan.keep), "--checkpoint_dir", str(self.folder / run)]
+        if resume_from is not None:
+            command += ["--resume_from", str(resume_from)]
+        # Models this small are slower on several threads.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        with open(self.log(run), "ab") as log, open(self.folder / f"{run}.err", "ab") as errors:
+            return subprocess.Popen(command, stdout=log, stderr=errors, env=environment)
+
+    def finish(self, run: str, resume_from: str | Path | None = None) -> None:
+        """Run to the end; RuntimeError with what it said when it does not get there."""
+        with self.start(run, resume_from) as process:
+            status = process.wait()
+        if status != 0:
+            said = (self.folder / f"{run}.err").read_text()
+            raise RuntimeError(f"{self.case}: the run {run!r} ended with {status}: {said}")
+
+    def kill(self, run: str, after: int, delay: float) -> None:
+        """Start a run and kill it with SIGKILL ``delay`` seconds after it has finished a step."""
+        deadline = time.monotonic() + _PATIENCE
+        with self.start(run) as process:
+            while process.poll() is None and max(read_losses(self.log(run)), default=0) < after:
+                if time.monotonic() > deadline:
+                    process.kill()
+                time.sleep(0.002)
+            time.sleep(delay)
+            process.kill()
+            status = process.wait()
+        if status != -signal.SIGKILL or time.monotonic() > deadline:
+            raise RuntimeError(
+                f"{self.case}: the run {run!r} was not killed in time, but ended with {status}"
+            )
+
+
+def run_case(case: Case, plan: Plan, folder: Path, dice: random.Random) -> Outcome:
+    """Train four times, and compare."""
+    folder.mkdir(parents=True)
+    runs = Runs(case, plan, folder)
+    runs.finish("whole")
+    runs.finish("resumed", runs.step("whole", plan.resume_at))
+    after = dice.randrange(1, plan.iterations)
+    runs.kill("killed", after, dice.random() * 0.05)
+    runs.finish("killed", "latest")
+    return Outcome(case, *_compare_resumed(runs), after, tuple(_faults(runs)))
+
+
+def _compare_resumed(runs: Runs) -> tuple[int, int, Decimal | None]:
+    found = compare_losses(read_losses(runs.log("whole")), read_losses(runs.log("resumed")), Decimal(0))
+    return len(found.common), found.matched, found.largest
+
+
+def _faults(runs: Runs) -> Iterator[str]:
+    """Yield each way in which an interrupted run is not the one that never stopped."""
+    plan = runs.plan
+    every, rest = set(range(1, plan.iterations + 1)), set(range(plan.resume_at + 1, plan.iterations + 1))
+    whole = read_losses(runs.log("whole"))
+    for run, steps in (("whole", every), ("resumed", rest), ("killed", every)):
+        losses = read_losses(runs.log(run))
+        if losses.keys() != steps:
+            yield f"{run}: steps {sorted(losses.keys() ^ steps)} are missing or too many"
+        found = compare_losses(whole, losses, Decimal(0))
+        if not found.equal():
+            yield f"{run}: {found.summary()}, the largest difference is {found.largest}"
+        yield from _different_files(runs.step("whole", plan.iterations), runs.step(run, plan.iterations))
+
+
+def _different_files(one: Path, other: Path) -> Iterator[str]:
+    names = sorted({path.name for step in (one, other) for path in step.iterdir()})
+    for name in names:
+        if not (one / name).exists() or not (other / name).exists():
+            yield f"{name} is only in one of {one.parent.name} and {other.parent.name}"
+        elif (one / name).read_bytes() != (other / name).read_bytes():
+            yield f"{name} differs between {one.parent.name} and {other.parent.name}"
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the outcomes in Markdown."""
+    lines = [
+        "| model | dtype | format | common steps matched | largest difference | killed after step | last files |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in outcomes:
+        case = each.case
+        cells = (
+            case.model,
+            case.dtype,
+            case.checkpoint_format,
+            f"{each.matched}/{each.common}",
+            each.largest,
+        )
+        last = "; ".join(each.faults) or "the same bytes"
+        lines.append(f"| {' | '.join(map(str, cells))} | {each.killed_after} | {last} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", nargs="+", choices=["gpt2", "llama3"], default=["gpt2", "llama3"])
+    add("--dtype", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
+    add("--format", nargs="+", default=list(FORMATS))
+    add("--iterations", type=int, default=Plan.iterations)
+    add("--every", type=int, default=Plan.every, help="steps between two checkpoints")
+    add("--keep", type=int, default=Plan.keep)
+    add("--resume_at", type=int, default=Plan.resume_at)
+    add("--seed", type=int, default=0, help="of the moments at which runs are killed")
+    add("--folder", type=Path, help="where to keep logs and checkpoints (default: nowhere)")
+    add("flags", nargs="*", help="further flags of the entries, after --", default=list(Plan.flags))
+    given = parser.parse_args()
+    plan = Plan(given.iterations, given.every, given.keep, given.resume_at, tuple(given.flags))
+    cases = [Case(*each) for each in itertools.product(given.model, given.dtype, given.format)]
+    outcomes, dice = [], random.Random(given.seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        for case in cases:
+            outcome = run_case(case, plan, (given.folder or Path(temporary)) / str(case), dice)
+            outcomes.append(outcome)
+            sys.stderr.write(f"{case}: {'passed' if not outcome.faults else outcome.faults}\n")
+    sys.stdout.write(table(outcomes) + "\n")
+    return 1 if any(outcome.faults for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
