@@ -111,7 +111,7 @@ class Trainer:
     def micro_batches(self) -> int:
         """Forward passes per step."""
         given = self.given
-        return int(given.total_batch_size) // int(given.batch_size * given.sequence_length)
+        return int(given.total_batch_size / (given.batch_size * given.sequence_length))
 
     def _loss(self, position: int) -> Tensor:
         inputs, targets = self.batches.take(position, self.given.batch_size, self.config.vocab_size)

@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was seen of one case; an empty list of ``faults`` means that it passed."""
+    """What was seen of one case; without ``faults`` it passed."""
 
     case: Case
     common: int
@@ -161,7 +161,7 @@ def _different_files(one: Path, other: Path) -> Iterator[str]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the outcomes in Markdown."""
     lines = [
-        "| model | dtype | format | common steps matched | largest difference | killed after step | last files |",
+        "| model | dtype | format | common steps matched | largest difference | killed after | last files |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in outcomes:
