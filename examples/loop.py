@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 # cuBLAS reads it once; without it, torch's deterministic mode refuses to multiply matrices on a GPU.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+import numpy as np
 import torch
 from flags import Entry, learning_rate, make_parser
 from tokens import Batches, Tokens, read_text, read_tokens
@@ -56,7 +58,6 @@ def make_model(entry: Entry, given: argparse.Namespace, tokens: Tokens) -> tuple
     if given.llmc_filepath is not None:
         model, config = load_llmc(entry, given.llmc_filepath, **switches)
     else:
-        torch.manual_seed(given.seed)
         config = entry.sizes[given.model]
         if not config.vocab_size:
             config = dataclasses.replace(config, vocab_size=tokens.vocab_size)
@@ -81,22 +82,24 @@ def make_optimizer(model: nn.Module, given: argparse.Namespace) -> torch.optim.O
 
 @dataclass(frozen=True)
 class Trainer:
-    """A model and what moves it: one call of `step` is one update."""
+    """A model and what moves it: one call of `step` is one update, by ``passes`` batches."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     batches: Batches
-    given: argparse.Namespace
     config: Any
+    batch_size: int
+    passes: int
+    device: str
 
     def step(self, rate: float, position: int) -> float:
-        """Train on the sequences from ``position`` on; return the mean loss of the micro-batches."""
+        """Train on the sequences from ``position`` on; return the mean loss of the batches."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
         mean = 0.0
-        for start in range(position, position + self.sequences, self.given.batch_size):
-            loss = self._loss(start) / self.micro_batches
+        for start in range(position, position + self.sequences, self.batch_size):
+            loss = self._loss(start) / self.passes
             torch.autograd.backward(loss)
             mean += loss.item()
         self.optimizer.step()
@@ -105,44 +108,46 @@ class Trainer:
     @property
     def sequences(self) -> int:
         """Sequences per step."""
-        return self.given.batch_size * self.micro_batches
-
-    @property
-    def micro_batches(self) -> int:
-        """Forward passes per step."""
-        given = self.given
-        return int(given.total_batch_size / (given.batch_size * given.sequence_length))
+        return self.batch_size * self.passes
 
     def _loss(self, position: int) -> Tensor:
-        inputs, targets = self.batches.take(position, self.given.batch_size, self.config.vocab_size)
-        logits = self.model(inputs.to(self.given.device))
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.to(self.given.device).flatten())
+        inputs, targets = self.batches.take(position, self.batch_size, self.config.vocab_size)
+        logits = self.model(inputs.to(self.device))
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.to(self.device).flatten())
 
 
 def make_trainer(entry: Entry, given: argparse.Namespace) -> Trainer:
-    """Return all that the flags describe; the flags that were left open are set."""
+    """Return all that the flags describe.
+
+    Raises `OptionError` for a sequence that the model does not take, and for a step of half a batch.
+    """
     tokens = read_tokens(given.input_bin) if given.input_bin else read_text()
     model, config = make_model(entry, given, tokens)
-    if given.sequence_length is None:
-        given.sequence_length = min(64, config.block_size)
-    elif given.sequence_length > config.block_size:
+    length = given.sequence_length or min(64, config.block_size)
+    if not 0 < length <= config.block_size:
         raise ckptio.OptionError(
-            f"--sequence_length {given.sequence_length}: the model takes {config.block_size} tokens at most"
+            f"--sequence_length {length}: the model takes 1 to {config.block_size} tokens"
         )
-    tokens_per_pass = given.batch_size * given.sequence_length
-    if given.total_batch_size is None:
-        given.total_batch_size = tokens_per_pass
-    elif given.total_batch_size % tokens_per_pass or given.total_batch_size <= 0:
+    total = given.total_batch_size or given.batch_size * length
+    if given.batch_size < 1 or total % (given.batch_size * length):
         raise ckptio.OptionError(
-            f"--total_batch_size {given.total_batch_size}: a multiple of batch_size * sequence_length, "
-            f"{tokens_per_pass}, is needed"
+            f"--total_batch_size {total}: not a multiple of batch_size {given.batch_size} times "
+            f"sequence_length {length}"
         )
-    return Trainer(model, make_optimizer(model, given), Batches(tokens, given.sequence_length), given, config)
+    return Trainer(
+        model,
+        make_optimizer(model, given),
+        Batches(tokens, length),
+        config,
+        given.batch_size,
+        total // (given.batch_size * length),
+        given.device,
+    )
 
 
-def train(trainer: Trainer, options: CheckpointOptions) -> None:
+def train(trainer: Trainer, options: CheckpointOptions, given: argparse.Namespace) -> None:
     """Go on from the checkpoint that ``options`` name, if any, to the last step."""
-    given, model, optimizer = trainer.given, trainer.model, trainer.optimizer
+    model, optimizer = trainer.model, trainer.optimizer
     state = resume_checkpoint(
         options,
         model,
@@ -164,16 +169,16 @@ def train(trainer: Trainer, options: CheckpointOptions) -> None:
             last_loss=loss,
             best_loss=min(state.best_loss, loss),
         )
-        report(state, given, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        report(state, given.num_iteration, seconds, trainer.sequences * trainer.batches.length / seconds)
         if options.should_save(state.global_step):
             save_checkpoint(options, state, model, optimizer, notes=tell)
 
 
-def report(state: TrainerState, given: argparse.Namespace, seconds: float) -> None:
-    """Print the log line of a step, as llm.c and InfiniTrain have it."""
-    speed = f"{seconds * 1e3:.2f} ms | {given.total_batch_size / seconds:.0f} tok/s"
-    step = f"step {state.global_step:4d}/{given.num_iteration}"
-    line = f"{step} | train loss {state.last_loss:.6f} | lr {state.last_lr:.2e} | ({speed})"
+def report(state: TrainerState, steps: int, seconds: float, speed: float) -> None:
+    """Print the log line of a step, as llm.c and InfiniTrain have it; ``speed`` is in tokens per second."""
+    loss = f"train loss {state.last_loss:.6f} | lr {state.last_lr:.2e}"
+    line = f"step {state.global_step:4d}/{steps} | {loss} | ({seconds * 1e3:.2f} ms | {speed:.0f} tok/s)"
     print(line, flush=True)  # noqa: T201
 
 
@@ -182,13 +187,21 @@ def tell(note: str) -> None:
     print(note, file=sys.stderr)  # noqa: T201
 
 
+def make_deterministic(seed: int) -> None:
+    """Make two runs of the same flags the same run, to the last bit."""
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
 def run(entry: Entry, arguments: Sequence[str] | None) -> int:
     """Train as ``arguments`` say; return the exit status, 1 after an error on standard error."""
     given = make_parser(entry).parse_args(arguments)
-    torch.use_deterministic_algorithms(True)
+    make_deterministic(given.seed)
     try:
         options = CheckpointOptions.from_args(given)
-        train(make_trainer(entry, given), options)
+        train(make_trainer(entry, given), options, given)
     except (ckptio.CkptError, OSError) as error:
         tell(f"error: {error}")
         return 1

@@ -68,7 +68,7 @@ class Batches:
 
     def __init__(self, tokens: Tokens, sequence_length: int) -> None:
         self._tokens = tokens
-        self._length = sequence_length
+        self.length = sequence_length
         self._sequences = (len(tokens.values) - 1) // sequence_length
         if not self._sequences:
             raise OptionError(
@@ -80,8 +80,8 @@ class Batches:
 
         Raises `OptionError` for a token that a model of this vocabulary does not have.
         """
-        starts = (np.arange(position, position + count) % self._sequences) * self._length
-        rows = self._tokens.values[starts[:, None] + np.arange(self._length + 1)].astype(np.int64)
+        starts = (np.arange(position, position + count) % self._sequences) * self.length
+        rows = self._tokens.values[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
         if rows.max() >= vocab_size:
             raise OptionError(
                 f"{self._tokens.name}: has token {rows.max()}, but the model knows {vocab_size} tokens only"
