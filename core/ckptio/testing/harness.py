@@ -24,7 +24,7 @@ from ckptio.format import parse_options
 from ckptio.registry import missing_dependency, registry
 from ckptio.testing.patterns import small_checkpoint, tiny_gpt2
 
-__all__ = ["LEAVES", "METADATA", "Harness", "Sample", "fingerprint", "fingerprints", "remove"]
+__all__ = ["LEAVES", "METADATA", "Harness", "Sample", "fingerprint", "fingerprint_of", "fingerprints"]
 
 LEAVES: Mapping[str, Any] = {
     "epoch": 3,
@@ -60,10 +60,11 @@ def fingerprint(array: npt.NDArray[Any] | np.generic) -> str:
     whole = np.asarray(array)
     dtype = DType.of(whole.dtype)
     data = np.ascontiguousarray(whole, dtype.numpy).tobytes()
-    return _fingerprint(TensorSpec("", dtype, whole.shape), data)
+    return fingerprint_of(TensorSpec("", dtype, whole.shape), data)
 
 
-def _fingerprint(spec: TensorSpec, data: bytes) -> str:
+def fingerprint_of(spec: TensorSpec, data: bytes) -> str:
+    """Return the `fingerprint` of the array that has these bytes."""
     return f"{spec.dtype.value} {spec.shape} {hashlib.sha256(data).hexdigest()}"
 
 
@@ -72,16 +73,8 @@ def fingerprints(checkpoint: Checkpoint) -> dict[str, str]:
     found = {}
     for name in checkpoint.names():
         spec = checkpoint.specs[checkpoint.canonical(name)]
-        found[name] = _fingerprint(spec, b"".join(checkpoint.chunks(spec.name)))
+        found[name] = fingerprint_of(spec, b"".join(checkpoint.chunks(spec.name)))
     return found
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a directory with all that is in it."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 class Harness:

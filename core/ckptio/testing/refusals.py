@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ckptio
 from ckptio import Checkpoint, DType, MemoryCheckpoint, UnsupportedError
 from ckptio.format import parse_options
 from ckptio.testing.harness import Harness
@@ -46,15 +45,6 @@ class RefusalPromises(Harness):
         # One element in memory, however many there are.
         count = largest // self.dtype.itemsize + 1
         self._refuses_beside_others(np.broadcast_to(bit_patterns(self.dtype, 1), (count,)), tmp_path)
-
-    def test_a_read_only_format_writes_nothing(self, tmp_path: Path) -> None:
-        if self.can.writes:
-            pytest.skip(f"{self.format_name} declares that it writes")
-        with pytest.raises(UnsupportedError):
-            ckptio.save(
-                {"x": bit_patterns(self.dtype, 3)}, tmp_path / "x", checkpoint_format=self.format_name
-            )
-        assert list(tmp_path.iterdir()) == []
 
     def _refuses_beside_others(self, array: np.ndarray[tuple[int, ...], np.dtype], folder: Path) -> None:
         self.needs_writing()

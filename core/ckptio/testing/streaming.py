@@ -8,10 +8,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from ckptio import Span
 from ckptio.checkpoint import CHUNK_BYTES
 from ckptio.testing.bounds import memory_bound
-from ckptio.testing.harness import Harness, fingerprint, fingerprints
+from ckptio.testing.harness import Harness, fingerprint, fingerprint_of, fingerprints
 from ckptio.testing.patterns import bit_patterns
 
 __all__ = ["StreamingPromises"]
@@ -34,7 +36,7 @@ class StreamingPromises(Harness):
                     assert all(len(chunk) <= max(max_bytes, spec.dtype.itemsize) for chunk in chunks)
                     assert all(len(chunk) % spec.dtype.itemsize == 0 for chunk in chunks)
                     assert sum(map(len, chunks)) == spec.nbytes
-                    assert b"".join(chunks) == checkpoint.read(name).tobytes()
+                    assert fingerprint_of(spec, b"".join(chunks)) == file.tensors[name]
 
     def test_chunks_can_be_read_again_and_interleaved(self, tmp_path: Path) -> None:
         file = self.a_file(tmp_path)
@@ -75,6 +77,8 @@ class StreamingPromises(Harness):
     def test_writing_and_streaming_stay_within_a_memory_bound(self, tmp_path: Path) -> None:
         """A tensor of 40 MiB is written, opened and streamed in 20 MiB."""
         self.needs_free_names()
+        if (self.can.max_tensor_bytes or _LARGE) < _LARGE:
+            pytest.skip(f"{self.format_name} declares a largest tensor of {self.can.max_tensor_bytes} bytes")
         array = bit_patterns(self.dtype, _LARGE // self.dtype.itemsize)
         truth = fingerprint(array)
         with memory_bound(_BOUND, "writing"):
