@@ -156,8 +156,6 @@ def _write_manifest(step: Step, staging: Path, parts: Mapping[str, tuple[str, st
     found = {path.relative_to(staging).as_posix(): (path.stat().st_size, file_crc32(path)) for path in files}
     manifest = Manifest(step.step, parts, found)
     write_file(staging / MANIFEST, manifest.to_json(), overwrite=False)
-    for directory in [staging, *(path for path in staging.rglob("*") if path.is_dir())]:
-        fsync_directory(directory)
 
 
 def _size(file: Path) -> int:
