@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import os
 import time
@@ -215,7 +216,7 @@ class _Job:
             self.format.name,
             tuple(fates),
             dict(self.layout.added) if self.layout is not None else {},
-            tuple(str(problem) for problem in self.accepted),
+            tuple(str(dataclasses.replace(problem, allow=None)) for problem in self.accepted),
             str(written.sidecar) if written.sidecar is not None else None,
             written.tensor_bytes,
             seconds,
@@ -228,12 +229,16 @@ class _Job:
         if name not in self.current:
             return Fate("tensor", name, ("dropped",), None, "on request")
         canonical = self.current.canonical(name)
-        actions = ["cast" if self.casting is not None and canonical in self.casting.cast_names else "copied"]
+        how = "cast" if self.casting is not None and canonical in self.casting.cast_names else "copied"
+        actions = [how]
         detail = ""
         if name != canonical:
             in_full = name in written.names
-            actions = [*actions, "tied"] if in_full else ["tied"]
+            actions = [how, "tied"] if in_full else ["tied"]
             detail = f"{'stored in full; tied' if in_full else 'shares storage'} with {canonical}"
+            if canonical not in self.source:
+                # The tensor has come to be stored under another name, and its own is now an alias.
+                return Fate("tensor", name, (how, "renamed", "tied"), canonical, detail)
         return Fate("tensor", name, tuple(actions), name, detail)
 
 
