@@ -59,12 +59,10 @@ def formats(
 
 
 def _state(info: FormatInfo) -> str:
-    """Load a format and return what is wrong with it, on one line; empty when it is ready."""
+    """Load a format and return what is wrong and what helps, on one line; empty when it is ready."""
     from ckptio.errors import CkptError
     from ckptio.registry import registry
 
-    if info.problem is not None:
-        return info.problem
     try:
         registry().require(info.name)
     except CkptError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,7 @@ def prune(
     """
     from ckptio.training import prune_checkpoints
 
+    os.listdir(directory)  # what is no directory is an error, and nothing to prune
     removed = prune_checkpoints(Path(directory), keep, protect or (), dry_run=dry_run, notes=print_note)
     if as_json:
         print_json({"dry_run": dry_run, "removed": [str(path) for path in removed]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,7 @@ def steps(directory: RunDirectory, as_json: Json = False) -> None:
     """
     from ckptio.training import list_checkpoints
 
+    os.listdir(directory)  # what is no directory is an error, and no empty list
     found = list_checkpoints(Path(directory), notes=print_note)
     now = time.time()
     rows = [_row(step, now) for step in found]
