@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,7 +119,9 @@ def _matches(probe: Probe, registry: Registry) -> tuple[list[tuple[Format, Match
     found = []
     for each in formats:
         try:
-            match = match_format(each, probe)
+            # As with imports: what a plugin prints must not mix with the output of `--json`.
+            with contextlib.redirect_stdout(sys.stderr):
+                match = match_format(each, probe)
         except Exception as error:
             # A fault in one plugin's sniffing must not hide what another knows.
             reasons.append(f"{each.name}: its match() failed: {type(error).__name__}: {error}")

@@ -135,7 +135,7 @@ class Registry:
                 f"made for plugin API {apis}; this ckptio has v{hookspecs.API_VERSION}" if apis else "unknown"
             )
         if len(usable) > 1:
-            return "claimed by " + " and by ".join(str(_info(entry, None)) for entry in usable)
+            return "claimed by " + " and by ".join(sorted(str(_info(entry, None)) for entry in usable))
         return None
 
     def _problem_error(self, name: str, problem: str) -> Exception:
@@ -147,48 +147,56 @@ class Registry:
                 f"no format {name!r} is installed; installed: {known}" + (f"; {hint}" if hint else "")
             )
         if name in self._disabled:
-            return UnknownFormatError(f"the format {name!r} is {problem}")
+            return UnknownFormatError(f"the format {name!r} is {problem}; take it out of there to use it")
         who = str(_info(self._entries[name][0], None))
         if not self._usable(name):
             return PluginVersionError(f"{who} is {problem}; install a version of it for this ckptio")
         return PluginConflictError(f"the format name {name!r} is {problem}; uninstall one of them")
 
     def _load(self, entry: EntryPoint) -> Format:
-        who = str(_info(entry, None))
         try:
             # What a plugin prints while it is imported must not mix with the output of `--json`.
             with contextlib.redirect_stdout(sys.stderr):
                 plugin = entry.load()
         except (Exception, SystemExit) as error:
-            raise PluginLoadError(f"{who} cannot be imported: {type(error).__name__}: {error}") from error
+            raise _fault(entry, f"cannot be imported: {type(error).__name__}: {error}") from error
         try:
             self._plugins.register(plugin, name=entry.name)
         except (Exception, SystemExit) as error:
             if self._plugins.has_plugin(entry.name):
                 self._plugins.unregister(name=entry.name)
-            raise PluginLoadError(f"{who} is no valid plugin: {error}") from error
+            raise _fault(entry, f"is no valid plugin: {error}") from error
         try:
-            return self._ask(plugin, entry.name, who)
+            return self._ask(plugin, entry)
         except BaseException:
             self._plugins.unregister(plugin)
             raise
 
-    def _ask(self, plugin: object, name: str, who: str) -> Format:
+    def _ask(self, plugin: object, entry: EntryPoint) -> Format:
         others = [other for other in self._plugins.get_plugins() if other is not plugin]
         try:
-            answers = self._plugins.subset_hook_caller("ckptio_format", others)()
+            with contextlib.redirect_stdout(sys.stderr):
+                answers = self._plugins.subset_hook_caller("ckptio_format", others)()
         except (Exception, SystemExit) as error:
-            raise PluginLoadError(f"{who}: its hook failed: {type(error).__name__}: {error}") from error
+            raise _fault(entry, f"is at fault: its hook failed: {type(error).__name__}: {error}") from error
         if len(answers) != 1 or not isinstance(answers[0], Format):
             what = "nothing" if not answers else ", ".join(type(answer).__name__ for answer in answers)
-            raise PluginLoadError(
-                f"{who}: its hook ckptio_format() must return one Format; it returned {what}"
+            raise _fault(
+                entry, f"is at fault: its hook ckptio_format() must return one Format; it returned {what}"
             )
-        if answers[0].name != name:
-            raise PluginLoadError(
-                f"{who}: the format calls itself {answers[0].name!r}, its entry point {name!r}"
+        if answers[0].name != entry.name:
+            raise _fault(
+                entry,
+                f"is at fault: the format calls itself {answers[0].name!r}, its entry point {entry.name!r}",
             )
         return answers[0]
+
+
+def _fault(entry: EntryPoint, what: str) -> PluginLoadError:
+    """Return the error of a plugin that cannot be used, with what can be done about it."""
+    info = _info(entry, None)
+    remedy = f"update or uninstall {info.distribution}, or set {DISABLE_VARIABLE}={entry.name}"
+    return PluginLoadError(f"{info} {what}; {remedy}")
 
 
 def _installed() -> list[EntryPoint]:
