@@ -10,7 +10,7 @@ import typer
 
 from ckptio.cli.options import FORMAT_FLAGS, Json, SourceOptions, format_names, parse_pairs, split_words
 from ckptio.cli.progress import ProgressBar
-from ckptio.cli.text import escape_lines, print_json
+from ckptio.cli.text import escape_lines, print_json, print_note
 
 __all__ = ["convert"]
 
@@ -125,7 +125,7 @@ def convert(
     the options of a format.
 
     SOURCE may be a step directory of a training run. All its files are converted then, and TARGET is a
-    new directory; --dtype, --layout, --config and -o concern the model alone.
+    new directory; --dtype, --layout and --config concern the model alone.
     """
     size = [] if max_shard_size is None else [f"max_shard_size={max_shard_size}"]
     pairs: dict[str, Any] = {
@@ -152,7 +152,13 @@ def convert(
 
             del pairs["source_options"]
             report: Any = convert_step(
-                source, target, optimizer_dtype=optimizer_dtype, progress=progress, **common, **pairs
+                source,
+                target,
+                optimizer_dtype=optimizer_dtype,
+                progress=progress,
+                notes=print_note,
+                **common,
+                **pairs,
             )
         else:
             _refuse({"--optimizer_dtype": optimizer_dtype}, "a checkpoint file")

@@ -16,9 +16,9 @@ from ckptio.training.options import CheckpointOptions
 from ckptio.training.trees import pack, pack_plain
 from ckptio.training.writing import Part
 
-__all__ = ["Gathered", "gather"]
+__all__ = ["BESIDE_MODELS", "Gathered", "gather"]
 
-_BESIDE_MODELS = "statedict"
+BESIDE_MODELS = "statedict"
 """The format of what a format for models alone cannot hold."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TAKEN = ("model", "optimizer", "trainer_state", "manifest")
@@ -57,7 +57,7 @@ def gather(
     }
     other, its_options = chosen, options.format_options
     if chosen.capabilities.holds == "model":
-        other, its_options = registry().require(_BESIDE_MODELS), {}
+        other, its_options = registry().require(BESIDE_MODELS), {}
 
     if optimizer is not None and options.save_optimizer_state:
         states["optimizer"], tensors = pack(optimizer_state(optimizer, model), optimizer_name)

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ckptio.conversion import convert
 from ckptio.detect import choose_writer
 from ckptio.errors import OptionError, UnsupportedError
-from ckptio.format import Format
 from ckptio.output import check_target, fsync_directory, write_file
 from ckptio.publishing import publish_new
 from ckptio.registry import registry
 from ckptio.report import ConversionReport
-from ckptio.training.checksums import file_crc32
+from ckptio.training.gathering import BESIDE_MODELS
 from ckptio.training.leftovers import hidden_name, locked_directory
 from ckptio.training.manifest import MANIFEST, Manifest
 from ckptio.training.notes import Notes
 from ckptio.training.state import STATE_FILE, read_document
 from ckptio.training.steps import Step, find_step, is_run, step_of_name
+from ckptio.training.writing import all_files, part_path
 from ckptio.writing import Progress
 
 __all__ = ["StepReport", "convert_step"]
-
-_MODEL = "model"
-_BESIDE_MODELS = "statedict"
-"""The format of what stands beside the model where the chosen one holds models only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,41 +66,48 @@ def convert_step(
 ) -> StepReport:
     """Convert a step directory to another format; ``target``, a new directory, appears whole or not at all.
 
-    ``checkpoint_format`` is needed: a directory has no suffix to tell it by. ``layout``, ``dtype``,
-    ``options`` and ``config`` are as for `ckptio.convert` and concern the model; the optimizer is cast only
-    by ``optimizer_dtype``, and further states never are. A format that holds models only has what is
-    beside the model in statedict. The trainer state stays what it was, but for the name of the format.
+    ``checkpoint_format`` is needed: a directory has no suffix to tell it by. ``layout``, ``dtype``
+    and ``config`` are as for `ckptio.convert` and concern the model; the optimizer is cast only by
+    ``optimizer_dtype``, and further states never are. ``options`` are the format's own. Where it holds
+    models only, what is beside the model is in statedict. The trainer state stays what it was, but for
+    the name of the format.
 
     Raises as `ckptio.convert` does, and `IncompleteCheckpointError` for a source that cannot be resumed.
     """
     source, target = Path(source), Path(target)
     step = _complete_step(source, target, notes)
     chosen = choose_writer(target, checkpoint_format, registry()).format
-    beside = chosen if chosen.capabilities.holds == "any" else registry().require(_BESIDE_MODELS)
+    beside = chosen if chosen.capabilities.holds == "any" else registry().require(BESIDE_MODELS)
     check_target(target, overwrite=False)
     if optimizer_dtype is not None and "optimizer" not in step.files:
         raise OptionError(f"{source} has no optimizer that could be cast")
     known = dict(step.state.config) if step.state is not None and chosen.capabilities.layout else {}
-    for_model = {"layout": layout, "dtype": dtype, "options": options, "config": {**known, **(config or {})}}
-    progresses = _split(progress, [_size(file) for file, _ in step.files.values()])
-    staging = hidden_name(target)
+    its_own = {
+        "model": {
+            "layout": layout,
+            "dtype": dtype,
+            "options": options,
+            "config": {**known, **(config or {})},
+        },
+        "optimizer": {"dtype": optimizer_dtype},
+    }
+    shares = _shares(progress, [_size(file) for file, _ in step.files.values()])
     reports, parts = {}, {}
-    with locked_directory(staging):
-        for (name, (file, kind)), advance in zip(step.files.items(), progresses, strict=True):
-            format_ = chosen if name == _MODEL else beside
-            parts[name] = _inside(file, step.path, format_), format_.name
-            more = (
-                for_model if name == _MODEL else {"dtype": optimizer_dtype if name == "optimizer" else None}
-            )
-            reports[name] = _convert_part(
-                name,
-                (file, kind),
-                (staging / parts[name][0], format_.name),
-                target / parts[name][0],
-                {**more, "allow": allow, "progress": advance},
-            )
+    with locked_directory(staging := hidden_name(target)):
+        for (name, (file, kind)), share in zip(step.files.items(), shares, strict=True):
+            format_ = chosen if name == "model" else beside
+            its_options = (options or {}) if format_ is chosen else {}
+            inside = part_path(name, format_, its_options)
+            parts[name] = inside, format_.name
+            arguments = {"options": its_options, "allow": allow, "progress": share, **its_own.get(name, {})}
+            with _blamed(name):
+                report = convert(
+                    file, staging / inside, source_format=kind, checkpoint_format=format_.name, **arguments
+                )
+            reports[name] = _published(report, target / inside)
         _write_state(step, staging, chosen.name)
-        _write_manifest(step, staging, parts)
+        manifest = Manifest(step.step, parts, all_files(staging, {}))
+        write_file(staging / MANIFEST, manifest.to_json(), overwrite=False)
         publish_new(staging, target, overwrite=False)
         fsync_directory(target.parent)
     return StepReport(str(source), str(target), step.step, reports)
@@ -119,29 +123,20 @@ def _complete_step(source: Path, target: Path, notes: Notes | None) -> Step:
     return step
 
 
-def _inside(file: Path, directory: Path, chosen: Format) -> str:
-    """Return the name of a part in another format: the same one, with that format's suffix."""
-    relative = PurePosixPath(file.relative_to(directory).as_posix())
-    return str(relative.with_suffix(chosen.suffixes[0] if chosen.suffixes else ""))
-
-
-def _convert_part(
-    name: str,
-    source: tuple[Path, str | None],
-    staged: tuple[Path, str],
-    final: Path,
-    arguments: Mapping[str, Any],
-) -> ConversionReport:
-    staged[0].parent.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def _blamed(name: str) -> Iterator[None]:
+    """Add to a refusal which part it is about."""
     try:
-        report = convert(
-            source[0], staged[0], source_format=source[1], checkpoint_format=staged[1], **arguments
-        )
+        yield
     except UnsupportedError as error:
-        error.add_note(f"that is the part {name!r}; all of the step directory was left unconverted")
+        error.add_note(f"that is the part {name!r}; nothing of the step directory was converted")
         raise
-    sidecar = None if report.sidecar is None else str(final.with_name(Path(report.sidecar).name))
-    return dataclasses.replace(report, target=str(final), sidecar=sidecar)
+
+
+def _published(report: ConversionReport, target: Path) -> ConversionReport:
+    """Return the report with the names that the files have in the end."""
+    sidecar = None if report.sidecar is None else str(target.with_name(Path(report.sidecar).name))
+    return dataclasses.replace(report, target=str(target), sidecar=sidecar)
 
 
 def _write_state(step: Step, staging: Path, checkpoint_format: str) -> None:
@@ -151,19 +146,12 @@ def _write_state(step: Step, staging: Path, checkpoint_format: str) -> None:
     write_file(staging / STATE_FILE, data, overwrite=False)
 
 
-def _write_manifest(step: Step, staging: Path, parts: Mapping[str, tuple[str, str]]) -> None:
-    files = sorted(path for path in staging.rglob("*") if path.is_file())
-    found = {path.relative_to(staging).as_posix(): (path.stat().st_size, file_crc32(path)) for path in files}
-    manifest = Manifest(step.step, parts, found)
-    write_file(staging / MANIFEST, manifest.to_json(), overwrite=False)
-
-
 def _size(file: Path) -> int:
     files = file.rglob("*") if file.is_dir() else [file]
     return sum(each.stat().st_size for each in files if each.is_file())
 
 
-def _split(progress: Progress | None, sizes: list[int]) -> list[Progress | None]:
+def _shares(progress: Progress | None, sizes: list[int]) -> list[Progress | None]:
     """Return a progress for each part that moves the one of the whole by the part's share."""
     if progress is None:
         return [None] * len(sizes)

@@ -23,7 +23,7 @@ from ckptio.training.leftovers import hidden_name, locked_directory
 from ckptio.training.manifest import MANIFEST, Manifest
 from ckptio.training.state import STATE_FILE
 
-__all__ = ["Part", "check_directory", "part_path", "write_step"]
+__all__ = ["Part", "all_files", "check_directory", "part_path", "write_step"]
 
 Files = dict[str, tuple[int, int]]
 
@@ -38,12 +38,12 @@ class Part:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def part_path(part: Part) -> str:
+def part_path(name: str, chosen: Format, options: Mapping[str, Any]) -> str:
     """Return the name that a part has in its step directory: ``model.ckpt``; shards make a directory."""
-    if part.format.capabilities.shards and part.options.get("max_shard_size"):
-        return part.name
-    suffix = part.format.suffixes[0] if part.format.suffixes else f".{part.format.name}"
-    return f"{part.name}{suffix}"
+    if chosen.capabilities.shards and options.get("max_shard_size"):
+        return name
+    suffix = chosen.suffixes[0] if chosen.suffixes else f".{chosen.name}"
+    return f"{name}{suffix}"
 
 
 def check_directory(directory: Path) -> None:
@@ -69,11 +69,12 @@ def write_step(target: Path, step: int, parts: Sequence[Part], document: Mapping
     staging = hidden_name(target)
     with locked_directory(staging):
         files: Files = {}
+        paths = {part.name: part_path(part.name, part.format, part.options) for part in parts}
         for part in parts:
             make_output = functools.partial(ChecksummedOutput, found=functools.partial(_note, files, staging))
             save_checkpoint(
                 part.checkpoint,
-                staging / part_path(part),
+                staging / paths[part.name],
                 checkpoint_format=part.format.name,
                 options=part.options,
                 make_output=make_output,
@@ -81,8 +82,8 @@ def write_step(target: Path, step: int, parts: Sequence[Part], document: Mapping
         write_file(staging / STATE_FILE, text, overwrite=False)
         manifest = Manifest(
             step,
-            {part.name: (part_path(part), part.format.name) for part in parts},
-            _all_files(staging, files),
+            {part.name: (paths[part.name], part.format.name) for part in parts},
+            all_files(staging, files),
         )
         write_file(staging / MANIFEST, manifest.to_json(), overwrite=False)
         _publish(staging, target, before)
@@ -93,7 +94,7 @@ def _note(files: Files, staging: Path, path: Path, size: int, crc: int) -> None:
     files[path.relative_to(staging).as_posix()] = size, crc
 
 
-def _all_files(staging: Path, known: Files) -> Files:
+def all_files(staging: Path, known: Files) -> Files:
     """Return every file with size and checksum; those that were watched must have the size they should."""
     found: Files = {}
     for path in sorted(each for each in staging.rglob("*") if each.is_file()):
