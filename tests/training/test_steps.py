@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden import all_golden, golden_id
 
 from ckptio import IncompleteCheckpointError, OptionError
 from ckptio.training import find_step, latest_checkpoint, list_checkpoints, open_step, prune_checkpoints
+from golden import all_golden, golden_id
 
 Begin = Callable[..., Any]
 
