@@ -82,15 +82,8 @@ def convert_step(
     if optimizer_dtype is not None and "optimizer" not in step.files:
         raise OptionError(f"{source} has no optimizer that could be cast")
     known = dict(step.state.config) if step.state is not None and chosen.capabilities.layout else {}
-    its_own = {
-        "model": {
-            "layout": layout,
-            "dtype": dtype,
-            "options": options,
-            "config": {**known, **(config or {})},
-        },
-        "optimizer": {"dtype": optimizer_dtype},
-    }
+    for_model = {"layout": layout, "dtype": dtype, "config": {**known, **(config or {})}}
+    its_own: dict[str, dict[str, Any]] = {"model": for_model, "optimizer": {"dtype": optimizer_dtype}}
     shares = _shares(progress, [_size(file) for file, _ in step.files.values()])
     reports, parts = {}, {}
     with locked_directory(staging := hidden_name(target)):
