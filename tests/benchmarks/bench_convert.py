@@ -137,7 +137,7 @@ class Bench:
 
     def _peer(self, peer: str) -> Case:
         worker = self.workers[peer] = Worker(f"peers_{peer}")
-        path = self.folder / f"model.{peer}"
+        path = self.folder / f"peer.{peer}"
         worker.call("make", str(self.models["llmc"]), str(path))
         run = lambda: worker.call("load_and_save", str(path), str(self.target))  # noqa: E731
         return Case(f"{peer} load + save + fsync", "llmc", run)
