@@ -56,7 +56,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     environment = os.environ | {"PYTHONPATH": f"{folder}:{HERE.parent}"}
     done = subprocess.run(
         [*map(str, command), "-p", "no:cacheprovider", f"--basetemp={folder / 'temporary'}"],
-        cwd=HERE.parent,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,

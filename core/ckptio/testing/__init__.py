@@ -34,6 +34,6 @@ pytest.register_assert_rewrite(
 )
 
 from ckptio.testing.contract import FormatContract  # noqa: E402
-from ckptio.testing.harness import Sample, fingerprint  # noqa: E402
+from ckptio.testing.harness import Sample, fingerprint, fingerprint_of  # noqa: E402
 
-__all__ = ["FormatContract", "Sample", "fingerprint"]
+__all__ = ["FormatContract", "Sample", "fingerprint", "fingerprint_of"]
