@@ -102,7 +102,7 @@ def read_tensor(checkpoint: Checkpoint, name: str, of_torch: bool) -> Any:
 
 
 def fill(checkpoint: Checkpoint, name: str, target: Any) -> None:
-    """Read a tensor into an array or tensor of its dtype and shape, straight into its memory where possible."""
+    """Read a tensor into an array or tensor of its dtype and shape, directly into its memory if possible."""
     assert is_tensor(target)
     if isinstance(target, np.ndarray):
         if target.flags.c_contiguous and target.dtype.isnative:

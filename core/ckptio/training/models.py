@@ -19,15 +19,17 @@ __all__ = ["completed", "flat_state", "load_model", "model_differences", "tie_gr
 
 
 def flat_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the tensors of a state dict by name, and its other values; nested keys are joined with dots."""
+    """Return the tensors of a state dict by name, and its other values.
+
+    Keys of maps that hold tensors are joined with dots; a map without any is one value.
+    """
     tensors: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for key, value in state.items():
         name = f"{prefix}{key}"
         if is_tensor(value):
             tensors[name] = value
-        elif isinstance(value, Mapping):
-            inner = flat_state(value, f"{name}.")
+        elif isinstance(value, Mapping) and (inner := flat_state(value, f"{name}."))[0]:
             tensors |= inner[0]
             values |= inner[1]
         else:
@@ -134,9 +136,16 @@ def load_model(model: Any, saved: Checkpoint, values: Mapping[str, Any]) -> None
             fill(saved, its, tensors[name])
     else:
         read = {name: read_tensor(saved, its, not _is_numpy(tensors[name])) for name, its in source.items()}
-        model.load_state_dict(
-            {**{name: read[current.canonical(name)] for name in tensors}, **others, **values}
-        )
+        shared = {name: read[current.canonical(name)] for name in tensors}
+        model.load_state_dict(_rebuilt(state, "", {**others, **values, **shared}))
+
+
+def _rebuilt(state: Mapping[str, Any], prefix: str, by_name: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict that nests as ``state`` does, of the tensors and values in ``by_name``."""
+    return {
+        key: by_name[name] if (name := f"{prefix}{key}") in by_name else _rebuilt(value, f"{name}.", by_name)
+        for key, value in state.items()
+    }
 
 
 def _saved_name(name: str, current: Checkpoint, saved: Checkpoint) -> str:
@@ -149,10 +158,10 @@ def _fill_mapping(
 ) -> None:
     for key, old in list(target.items()):
         name = f"{prefix}{key}"
-        if isinstance(old, Mapping):
-            _fill_mapping(old, f"{name}.", source, saved, values)
-        elif name in values:
+        if name in values:
             target[key] = values[name]
+        elif isinstance(old, Mapping):
+            _fill_mapping(old, f"{name}.", source, saved, values)
         elif name in source and isinstance(old, np.generic | np.ndarray) and not _writeable(old):
             target[key] = saved.read(source[name])
         elif name in source:
