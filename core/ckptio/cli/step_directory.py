@@ -28,12 +28,12 @@ def is_step(path: Path) -> bool:
     if not path.is_dir():
         return False
     from ckptio.training.manifest import MANIFEST
+    from ckptio.training.state import STATE_FILE
     from ckptio.training.steps import FINAL, open_step, step_of_name
 
     if step_of_name(path.name) is not None or path.name == FINAL or (path / MANIFEST).is_file():
         return True
-    step = open_step(path)
-    return step.state is not None and "model" in step.files
+    return (path / STATE_FILE).is_file() and "model" in open_step(path).files
 
 
 def inspect_step(

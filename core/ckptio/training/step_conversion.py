@@ -78,6 +78,10 @@ def convert_step(
     step = _complete_step(source, target, notes)
     chosen = choose_writer(target, checkpoint_format, registry()).format
     beside = chosen if chosen.capabilities.holds == "any" else registry().require(BESIDE_MODELS)
+    if os.path.lexists(target):
+        raise FileExistsError(
+            17, "A step directory takes no other's place; move it or name another", str(target)
+        )
     check_target(target, overwrite=False)
     if optimizer_dtype is not None and "optimizer" not in step.files:
         raise OptionError(f"{source} has no optimizer that could be cast")
