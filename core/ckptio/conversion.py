@@ -105,7 +105,7 @@ class _Job:
     ) -> None:
         self.source = self.current = source
         self.format = chosen
-        self.allow = allow
+        self.allow = (allow,) if isinstance(allow, str) else allow
         self.options = parse_options(
             chosen.write_options, options, owner=f"the format {chosen.name!r}", flag="-o"
         )

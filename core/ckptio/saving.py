@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +48,28 @@ def _same_bytes(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
 
 
+def _require_text(what: str, names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise OptionError(f"{name!r}: the name of {what} must be a str")
+
+
+def _require_text_keys(metadata: Mapping[str, Any]) -> None:
+    """Refuse keys, however deep, that JSON would turn into text without a word."""
+    stack: list[Any] = [metadata]
+    seen: set[int] = set()
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Mapping):
+            _require_text("a metadata entry", each)
+            stack.extend(each.values())
+        elif isinstance(each, list | tuple):
+            stack.extend(each)
+
+
 def in_memory(
     tensors: Mapping[str, npt.NDArray[Any] | np.generic],
     aliases: Mapping[str, str],
@@ -61,9 +83,13 @@ def in_memory(
     arrays: dict[str, npt.NDArray[Any]] = {}
     ties = dict(aliases)
     seen: dict[tuple[Any, ...], str] = {}
+    _require_text("a tensor", tensors)
+    _require_text("an alias", ties)
+    _require_text("a leaf", leaves)
+    _require_text_keys(metadata)
     for name, given in tensors.items():
-        if not isinstance(name, str):
-            raise OptionError(f"{name!r}: the name of a tensor must be a str")
+        if isinstance(given, np.ma.MaskedArray):
+            raise OptionError(f"{name}: the mask of a masked array would be lost; save data and mask apart")
         array = np.asarray(given)
         try:
             DType.of(array.dtype)

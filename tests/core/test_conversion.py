@@ -112,6 +112,36 @@ def test_what_no_checkpoint_holds_is_refused_by_name(tensors: Any, words: str, t
     assert listing(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [
+        ({"leaves": {3: 1}}, "3: the name of a leaf"),
+        ({"aliases": {3: "a"}}, "3: the name of an alias"),
+        ({"metadata": {3: 1}}, "3: the name of a metadata entry"),
+        ({"metadata": {"a": [{"b": {None: 1}}]}}, "None: the name of a metadata entry"),
+    ],
+)
+def test_names_that_are_no_text_are_refused_and_not_turned_into_it(
+    beside: Any, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        ckptio.save({"a": np.zeros(2, np.float32)}, tmp_path / "x.ckpt", **beside)
+    assert listing(tmp_path) == []
+
+
+def test_a_mask_is_not_lost(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="m: the mask"):
+        ckptio.save({"m": np.ma.masked_array([1.0, 2.0], [False, True])}, tmp_path / "x.ckpt")
+    assert listing(tmp_path) == []
+
+
+def test_one_word_accepts_that_word_alone(tmp_path: Path) -> None:
+    ckptio.save({"w": np.array([1e6], np.float32)}, tmp_path / "in.ckpt")
+    with pytest.raises(LossyConversionError):
+        ckptio.convert(tmp_path / "in.ckpt", tmp_path / "x.ckpt", dtype="f16", allow="no-overflow")
+    ckptio.convert(tmp_path / "in.ckpt", tmp_path / "x.ckpt", dtype="f16", allow="overflow")
+
+
 def test_all_that_the_target_cannot_hold_is_listed_at_once(tmp_path: Path) -> None:
     tensors = {
         "c": np.zeros(2, np.complex64),
