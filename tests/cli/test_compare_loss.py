@@ -200,7 +200,24 @@ def test_directories_without_a_log_in_common_do_not_match(
     log("two/b.log", {1: "3.0"})
     ended = ckpt("compare-loss", tmp_path / "one", tmp_path / "two")
     assert ended.status == 1
-    assert "there is no log (*.log) of one name in both" in ended.out
+    assert "there is no log (*.log) of one name in both that has losses" in ended.out
+    for side in ("one", "two"):
+        log(f"{side}/build.log", {})
+    ended = ckpt("compare-loss", tmp_path / "one", tmp_path / "two")
+    assert ended.status == 1
+
+
+def test_logs_of_builds_are_passed_over_and_a_run_without_losses_is_not(
+    ckpt: Callable[..., Any], log: Callable[..., Path], tmp_path: Path
+) -> None:
+    for side in ("one", "two"):
+        log(f"{side}/a.log", {1: "3.0"})
+        log(f"{side}/build.log", {})
+    ended = ckpt("compare-loss", tmp_path / "one", tmp_path / "two", "--strict")
+    assert ended.status == 0
+    assert "build.log: no line with a loss, nor in the other; passed over" in ended.out
+    log("two/a.log", {})
+    assert ckpt("compare-loss", tmp_path / "one", tmp_path / "two").status == 1
 
 
 def test_what_cannot_be_compared_is_trouble(

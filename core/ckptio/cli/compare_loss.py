@@ -47,7 +47,7 @@ def compare_loss(
     The exit status is 0 when they match, 1 when they do not, and 2 when that cannot be told.
 
     A run that was resumed has fewer steps: the steps that both have must match, and there must be one.
-    Of two directories, the logs (*.log) of the same name are compared.
+    Of two directories, the logs (*.log) of the same name are compared, but for those without any loss.
 
     The lines of our examples, of InfiniTrain and of llm.c are recognised. Where llm.c counts steps from
     0 (train_gpt2.c, main.log), they are counted from 1 as everywhere else. A NaN matches a NaN.
@@ -60,8 +60,17 @@ def compare_loss(
     else:
         common, alone = [""], [[], []]
     compared = [_compared(paths[0] / name, paths[1] / name, dtype, tolerance, strict) for name in common]
+    # Beside the logs of runs there are those of builds: in a directory they are none of our business.
+    silent = [each for each in compared if common != [""] and not each["a"]["steps"] + each["b"]["steps"]]
+    compared = [each for each in compared if each not in silent]
     matched = bool(compared) and all(each["matched"] for each in compared) and not (strict and any(alone))
-    about = {"matched": matched, "logs": compared, "only_in_a": alone[0], "only_in_b": alone[1]}
+    about = {
+        "matched": matched,
+        "logs": compared,
+        "only_in_a": alone[0],
+        "only_in_b": alone[1],
+        "without_losses": [each["a"]["path"] for each in silent],
+    }
     if as_json:
         print_json(about)
     else:
@@ -135,8 +144,10 @@ def _print(about: dict[str, Any]) -> None:
     for side in ("a", "b"):
         for name in about[f"only_in_{side}"]:
             print(escape(f"{name}: only in {side.upper()}"))
+    for path in about["without_losses"]:
+        print(escape(f"{path}: no line with a loss, nor in the other; passed over"))
     if not about["logs"]:
-        print("different: there is no log (*.log) of one name in both")
+        print("different: there is no log (*.log) of one name in both that has losses")
     elif len(about["logs"]) > 1:
         good = sum(log["matched"] for log in about["logs"])
         print(f"{good}/{len(about['logs'])} logs matched")
