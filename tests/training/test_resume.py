@@ -156,7 +156,7 @@ def test_a_format_for_models_alone_has_the_rest_in_statedict(tmp_path: Path) -> 
     tensors, config = _gpt2()
     optimizer = {"exp_avg": {name: np.full_like(each, 0.5) for name, each in tensors.items()}, "step": 3}
     options = saving(tmp_path, checkpoint_format="llmc")
-    given = {"extra": {"ema": {"decay": np.float32(0.9)}}}
+    given: dict[str, Any] = {"extra": {"ema": {"decay": np.float32(0.9)}}}
     state = resume_checkpoint(options, tensors, optimizer, config=config, **given)
     path = save_checkpoint(options, dataclasses.replace(state, global_step=1), tensors, optimizer, **given)
     assert sorted(each.name for each in path.iterdir() if not each.name.endswith(".meta.json")) == [
