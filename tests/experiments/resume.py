@@ -11,23 +11,28 @@ checkpoint the same to the last byte. A table is printed; the exit status is 1 w
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from ckptio.losses import compare_losses, read_losses
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FORMATS = ("statedict", "msgpack", "safetensors", "llmc")
+# Each run is a process of its own, forked off one that has imported torch: that takes longer than the runs.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["torch", "torch._dynamo", "torch._inductor"])
 _PATIENCE = 600.0
 """Seconds after which a run that has not come to the step at which it is to be killed is given up."""
 
@@ -79,42 +84,54 @@ class Runs:
     def step(self, run: str, number: int) -> Path:
         return self.folder / run / f"checkpoint_step_{number:06d}"
 
-    def start(self, run: str, resume_from: str | Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, run: str, resume_from: str | Path | None = None) -> ForkServerProcess:
         """Start a run; its log lines are added to those that it has."""
-        command = [sys.executable, str(EXAMPLES / f"train_{self.case.model}.py"), *self.plan.flags]
-        command += ["--dtype", self.case.dtype, "--checkpoint_format", self.case.checkpoint_format]
-        command += ["--num_iteration", str(self.plan.iterations), "--save_steps", str(self.plan.every)]
-        command += ["--max_checkpoint_keep", str(self.plan.keep), "--checkpoint_dir", str(self.folder / run)]
+        flags = [*self.plan.flags, "--dtype", self.case.dtype]
+        flags += ["--checkpoint_format", self.case.checkpoint_format]
+        flags += ["--num_iteration", str(self.plan.iterations), "--save_steps", str(self.plan.every)]
+        flags += ["--max_checkpoint_keep", str(self.plan.keep), "--checkpoint_dir", str(self.folder / run)]
         if resume_from is not None:
-            command += ["--resume_from", str(resume_from)]
-        # Models this small are slower on several threads.
-        environment = {"OMP_NUM_THREADS": "1", **os.environ}
-        with open(self.log(run), "ab") as log, open(self.folder / f"{run}.err", "ab") as errors:
-            return subprocess.Popen(command, stdout=log, stderr=errors, env=environment)
+            flags += ["--resume_from", str(resume_from)]
+        process = _PROCESSES.Process(
+            target=train, args=(self.case.model, flags, self.log(run), self.folder / f"{run}.err")
+        )
+        process.start()
+        return process
 
     def finish(self, run: str, resume_from: str | Path | None = None) -> None:
         """Run to the end; RuntimeError with what it said when it does not get there."""
-        with self.start(run, resume_from) as process:
-            status = process.wait()
-        if status != 0:
+        process = self.start(run, resume_from)
+        process.join()
+        if process.exitcode != 0:
             said = (self.folder / f"{run}.err").read_text()
-            raise RuntimeError(f"{self.case}: the run {run!r} ended with {status}: {said}")
+            raise RuntimeError(f"{self.case}: the run {run!r} ended with {process.exitcode}: {said}")
 
     def kill(self, run: str, after: int, delay: float) -> None:
         """Start a run and kill it with SIGKILL ``delay`` seconds after it has finished a step."""
-        deadline = time.monotonic() + _PATIENCE
-        with self.start(run) as process:
-            while process.poll() is None and max(read_losses(self.log(run)), default=0) < after:
-                if time.monotonic() > deadline:
-                    process.kill()
-                time.sleep(0.002)
-            time.sleep(delay)
-            process.kill()
-            status = process.wait()
-        if status != -signal.SIGKILL or time.monotonic() > deadline:
-            raise RuntimeError(
-                f"{self.case}: the run {run!r} was not killed in time, but ended with {status}"
-            )
+        log, deadline = self.log(run), time.monotonic() + _PATIENCE
+        process = self.start(run)
+        while process.is_alive() and time.monotonic() < deadline:
+            if log.exists() and max(read_losses(log), default=0) >= after:
+                time.sleep(delay)
+                break
+            time.sleep(0.002)
+        process.kill()
+        process.join()
+        if process.exitcode != -signal.SIGKILL or time.monotonic() > deadline:
+            said = f"ended with {process.exitcode}"
+            raise RuntimeError(f"{self.case}: the run {run!r} was not killed on its way, but {said}")
+
+
+def train(model: str, flags: Sequence[str], log: Path, errors: Path) -> None:
+    """Run an entry in this process, whose output is added to two files from now on."""
+    for path, descriptor in ((log, 1), (errors, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
+    import torch
+
+    # Models this small are slower on several threads.
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(EXAMPLES))
+    raise SystemExit(importlib.import_module(f"train_{model}").main(flags))
 
 
 def run_case(case: Case, plan: Plan, folder: Path, dice: random.Random) -> Outcome:
