@@ -389,7 +389,7 @@ def test_extra_states_come_back_exactly(tmp_path: Path, checkpoint_format: str) 
     path = save_checkpoint(options, TrainerState(), {"w": np.zeros(1)}, extra=extra)
     wanted = generator.normal(size=3), torch.rand(3, generator=torch_generator)
     empty: dict[str, Any] = {"gone": 1}
-    other = {
+    other: dict[str, Any] = {
         "scaler": empty,
         "generator": np.random.default_rng(1),
         "of_torch": torch.Generator(),
