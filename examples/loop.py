@@ -157,6 +157,8 @@ def train(trainer: Trainer, options: CheckpointOptions, given: argparse.Namespac
         saved_batch_size=given.batch_size,
         notes=tell,
     )
+    if state.global_step >= given.num_iteration:
+        tell(f"step {state.global_step} is done; --num_iteration {given.num_iteration} leaves nothing to do")
     while state.global_step < given.num_iteration:
         began = time.perf_counter()
         rate = learning_rate(state.global_step, given)

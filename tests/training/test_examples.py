@@ -171,6 +171,19 @@ def test_an_interrupted_run_ends_as_the_whole_one(case: Case, tmp_path: Path) ->
     assert (outcome.common, outcome.matched) == (12, 12)
 
 
+@pytest.mark.parametrize("layout", ["master", "branch", "infinitrain"])
+@pytest.mark.parametrize("start", [*all_golden("llmc_llama3/llama3*_fp32.bin")], ids=golden_id)
+def test_a_llama_from_llmc_is_saved_for_llmc_again(start: Path, layout: str, tmp_path: Path) -> None:
+    saving = ("--checkpoint_dir", tmp_path, "--save_steps", 1, "--checkpoint_format", "llmc")
+    flags = ("--input_bin", TOKENS["llama3"], "--num_iteration", 1, "--learning_rate", 0)
+    ours = train("llama3", "--llmc_filepath", start, *flags, *saving, "--format_option", f"layout={layout}")
+    assert ours.status == 0, ours.said
+    again = train("llama3", "--llmc_filepath", tmp_path / "checkpoint_step_000001/model.bin", *flags)
+    # Nothing is learned at a rate of 0, so that it is the same model still, with the same hyperparameters.
+    assert again.losses == ours.losses
+    assert ours.losses.keys() == {1}
+
+
 def train_untied(*flags: object) -> Run:
     return train("gpt2", *TINY, "--untied_head", "--learning_rate", 0.01, *flags)
 
