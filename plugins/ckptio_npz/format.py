@@ -42,7 +42,7 @@ class NpzFormat(ckptio.Format):
 
     def write(self, checkpoint: ckptio.Checkpoint, out: ckptio.Output, options: Mapping[str, Any]) -> None:
         """Write one stored entry per tensor, and one that notes the dtypes that numpy cannot name."""
-        from ckptio.archive_writer import ZipWriter
+        from ckptio.archive import ZipWriter
         from ckptio_npz.dtypes import NOTE, noted_dtypes, pack_note
 
         archive = ZipWriter(out.create())
@@ -57,7 +57,7 @@ class NpzFormat(ckptio.Format):
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find names that no entry of a zip archive can have."""
-        from ckptio.archive_writer import entry_name_problem
+        from ckptio.archive import entry_name_problem
         from ckptio_npz.dtypes import NOTE
 
         problems = capability_problems(self.capabilities, checkpoint.specs.values())

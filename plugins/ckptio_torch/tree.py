@@ -231,7 +231,7 @@ class _Flattening:
 
     def _leave_out(self, where: str, name: str) -> None:
         what = f"{name}: {reason(name)}; left out"
-        self.tree.left_out.append(Problem(where, what, "unknown"))
+        self.tree.left_out.append(Problem(where, what, "skipped"))
 
     def _error(self, what: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(what, path=self.path)

@@ -10,7 +10,7 @@ import hashlib
 from pathlib import PurePath
 
 from ckptio import Checkpoint, Output
-from ckptio.archive_writer import ZipWriter, entry_name_problem
+from ckptio.archive import ZipWriter, entry_name_problem
 from ckptio_torch.building import build_tree
 from ckptio_torch.emitter import dump
 

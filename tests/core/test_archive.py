@@ -19,7 +19,7 @@ import pytest
 import ckptio
 from ckptio import CorruptCheckpointError, SourceFile, UnsupportedError
 from ckptio.archive import ZipArchive, first_entry
-from ckptio.zip_layout import CENTRAL, END, END64_LOCATOR, LOCAL
+from ckptio.archive.layout import CENTRAL, END, END64_LOCATOR, LOCAL
 from golden import golden
 
 NOISE = random.Random(5).randbytes(200_000)

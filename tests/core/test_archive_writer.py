@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import ckptio
-from ckptio import DType, MemoryCheckpoint, Output, PluginError, SourceFile, TensorSpec, archive_writer
-from ckptio.archive import ZipArchive
-from ckptio.archive_writer import ZipWriter, entry_name_problem
+from ckptio import DType, MemoryCheckpoint, Output, PluginError, SourceFile, TensorSpec
+from ckptio.archive import ZipArchive, ZipWriter, entry_name_problem
+from ckptio.archive import writing as archive_writer
+from ckptio.archive.layout import MAX16, MAX32
 from ckptio.checkpoint import Checkpoint
 from ckptio.crc import shifted_crc32
 from ckptio.output_file import OutputFile
-from ckptio.zip_layout import MAX16, MAX32
 
 LONG = np.random.default_rng(0).integers(0, 256, 300_001, np.uint8)
 SHORT = np.arange(5, dtype="<f4")

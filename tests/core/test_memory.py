@@ -55,7 +55,7 @@ def test_g1_any_pair_stays_in_bounds(tmp_path: Path) -> None:
     small = gpt2(tmp_path / "small.bin", 1, 64)
     sources = {"llmc": gpt2(tmp_path / "big.bin", 2, 1024)}
     assert sources["llmc"].stat().st_size > 4 * BOUND - (8 << 20)
-    jobs = []
+    jobs: list[tuple[str, str, str, str | None]] = []
     for name in ("statedict", "msgpack"):
         sources[name] = tmp_path / f"big{FORMATS[name]}"
         jobs.append((str(sources["llmc"]), str(sources[name]), name, None))

@@ -45,7 +45,7 @@ def test_a_global_of_another_module_is_refused_and_listed(kind: str) -> None:
         ckptio.open(path)
     with ckptio.open(path, options={"skip_unknown": "true"}) as checkpoint:
         assert list(checkpoint) == ["w"]
-        assert [(problem.where, problem.allow) for problem in checkpoint.omissions()] == [("x", "unknown")]
+        assert [(problem.where, problem.allow) for problem in checkpoint.omissions()] == [("x", "skipped")]
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -70,9 +70,9 @@ def test_an_object_of_a_class_is_refused_or_left_out(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2), "args": argparse.Namespace(lr=0.5, m=torch.zeros(1))}, source)
     with pytest.raises(UnsupportedError, match=r"argparse\.Namespace"):
         ckptio.load(source)
-    with pytest.raises(ckptio.LossyConversionError, match=r"args: argparse\.Namespace.*--allow unknown"):
+    with pytest.raises(ckptio.LossyConversionError, match=r"args: argparse\.Namespace.*--allow skipped"):
         ckptio.convert(source, target, source_options={"skip_unknown": "true"})
-    report = ckptio.convert(source, target, source_options={"skip_unknown": "true"}, allow=["unknown"])
+    report = ckptio.convert(source, target, source_options={"skip_unknown": "true"}, allow=["skipped"])
     assert any("argparse.Namespace" in loss for loss in report.losses)
     found = torch.load(target, weights_only=True)
     assert found["args"] == {"lr": 0.5, "m": torch.zeros(1)}

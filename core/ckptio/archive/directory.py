@@ -7,10 +7,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckptio.errors import UnsupportedError
-from ckptio.files import Cursor, SourceFile
-from ckptio.zip_end import find_directory
-from ckptio.zip_layout import (
+from ckptio.archive.end import find_directory
+from ckptio.archive.layout import (
     CENTRAL,
     CENTRAL_MAGIC,
     DEFLATED,
@@ -25,6 +23,8 @@ from ckptio.zip_layout import (
     shown_name,
     zip_error,
 )
+from ckptio.errors import UnsupportedError
+from ckptio.files import Cursor, SourceFile
 
 __all__ = ["ZipEntry", "read_entries"]
 

@@ -6,11 +6,7 @@ import struct
 import threading
 import zlib
 
-from ckptio.checkpoint import Checkpoint, Sink, Span
-from ckptio.crc import shifted_crc32
-from ckptio.errors import PluginError
-from ckptio.output_file import OutputFile
-from ckptio.zip_layout import (
+from ckptio.archive.layout import (
     CENTRAL,
     CENTRAL_MAGIC,
     END,
@@ -28,6 +24,10 @@ from ckptio.zip_layout import (
     UTF8,
     ZIP64_FIELD,
 )
+from ckptio.checkpoint import Checkpoint, Sink, Span
+from ckptio.crc import shifted_crc32
+from ckptio.errors import PluginError
+from ckptio.output_file import OutputFile
 
 __all__ = ["ZipWriter", "entry_name_problem"]
 

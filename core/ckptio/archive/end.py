@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptio.errors import UnsupportedError
-from ckptio.files import SourceFile
-from ckptio.limits import current_limits
-from ckptio.zip_layout import (
+from ckptio.archive.layout import (
     CENTRAL,
     END,
     END64,
@@ -19,6 +16,9 @@ from ckptio.zip_layout import (
     MAX32,
     zip_error,
 )
+from ckptio.errors import UnsupportedError
+from ckptio.files import SourceFile
+from ckptio.limits import current_limits
 
 __all__ = ["find_directory"]
 

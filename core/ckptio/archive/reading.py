@@ -3,7 +3,7 @@
 The directory is parsed here and not by the standard library's zipfile, which reads it whole, whatever
 size it claims, and lets pass what makes two readers of one archive see different things: duplicate
 names, overlapping entries, bytes in front of the archive. Here every byte of the file belongs to one
-record, and each entry's two headers agree. Writing is in `ckptio.archive_writer`.
+record, and each entry's two headers agree. Writing is in `ckptio.archive`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 
+from ckptio.archive.directory import ZipEntry, read_entries
+from ckptio.archive.inflate import Inflater
+from ckptio.archive.layout import DEFLATED, LOCAL, LOCAL_MAGIC, name_codec, shown_name, zip_error
 from ckptio.checkpoint import CHUNK_BYTES, Span
 from ckptio.files import SourceFile
-from ckptio.inflate import Inflater
-from ckptio.zip_directory import ZipEntry, read_entries
-from ckptio.zip_layout import DEFLATED, LOCAL, LOCAL_MAGIC, name_codec, shown_name, zip_error
 
 __all__ = ["ZipArchive", "ZipEntry", "first_entry"]
 
