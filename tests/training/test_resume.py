@@ -410,6 +410,21 @@ def test_extra_states_come_back_exactly(tmp_path: Path, checkpoint_format: str) 
     assert torch.equal(other["ema"].weight, ema.weight)
 
 
+@pytest.mark.parametrize("kind", [random.Random, np.random.RandomState, np.random.default_rng])
+def test_a_generator_of_one_s_own_is_an_extra_state(loop: Begin, kind: Callable[[int], Any]) -> None:
+    def draw(generator: Any) -> list[float]:
+        numbers = (generator.gauss(0, 1) if kind is random.Random else generator.normal() for _ in range(3))
+        return [float(each) for each in numbers]
+
+    own = kind(3)
+    draw(own)
+    loop().save(extra={"own": own})
+    wanted = draw(own)
+    other = kind(4)
+    loop(resume_from="latest", resuming={"extra": {"own": other}})
+    assert draw(other) == wanted
+
+
 def test_the_random_generators_go_on_where_they_were(loop: Begin) -> None:
     def draw() -> list[Any]:
         here = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -26,8 +27,10 @@ def state_of(holder: Any, what: str) -> Any:
         return holder
     if hasattr(holder, "state_dict") and hasattr(holder, "load_state_dict"):
         return holder.state_dict()
-    if isinstance(holder, np.random.Generator | np.random.RandomState):
-        return _bit_generator(holder).state
+    if isinstance(holder, np.random.Generator):
+        return holder.bit_generator.state
+    if isinstance(holder, random.Random):
+        return holder.getstate()
     if hasattr(holder, "get_state") and hasattr(holder, "set_state"):
         return holder.get_state()
     raise OptionError(
@@ -47,8 +50,10 @@ def put_state(holder: Any, state: Any, what: str) -> None:
         _put_into(holder, state)
     elif hasattr(holder, "load_state_dict"):
         holder.load_state_dict(state)
-    elif isinstance(holder, np.random.Generator | np.random.RandomState):
-        _bit_generator(holder).state = state
+    elif isinstance(holder, np.random.Generator):
+        holder.bit_generator.state = state
+    elif isinstance(holder, random.Random):
+        holder.setstate(state)
     else:
         holder.set_state(state)
 
@@ -69,10 +74,6 @@ def _put_into(target: MutableMapping[Any, Any], state: Mapping[Any, Any]) -> Non
 
 def _fits(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> bool:
     return old.flags.writeable and (old.dtype, old.shape) == (new.dtype, new.shape)
-
-
-def _bit_generator(holder: Any) -> Any:
-    return holder.bit_generator if isinstance(holder, np.random.Generator) else holder._bit_generator
 
 
 def as_checkpoint(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Checkpoint:
