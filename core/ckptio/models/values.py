@@ -9,7 +9,7 @@ import numpy as np
 
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
-from ckptio.elements import side_by_side
+from ckptio.elements import same_bytes, side_by_side
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,24 +55,17 @@ def tril_fault(checkpoint: Checkpoint, name: str) -> str | None:
 
 def difference(checkpoint: Checkpoint, name: str, other: str) -> str | None:
     """Return how two stored tensors of one dtype and shape differ, or None when their bytes are equal."""
-    dtype = checkpoint.specs[name].dtype
-    largest, differs = 0.0, False
-    pairs = side_by_side(checkpoint.chunks(name, _COMPARE_BYTES), checkpoint.chunks(other, _COMPARE_BYTES))
-    for left, right in pairs:
-        if np.array_equal(np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)):
-            continue
-        differs = True
-        if dtype.is_float:
-            with np.errstate(all="ignore"):
-                gaps = np.abs(
-                    _array(left, dtype).astype(np.float64) - _array(right, dtype).astype(np.float64)
-                )
-            gaps = gaps[~np.isnan(gaps)]
-            largest = max(largest, float(gaps.max(initial=0.0)))
-    if not differs:
+    if same_bytes(checkpoint, name, other):
         return None
+    dtype, largest = checkpoint.specs[name].dtype, 0.0
     if not dtype.is_float:
         return "their elements differ"
+    pairs = side_by_side(checkpoint.chunks(name, _COMPARE_BYTES), checkpoint.chunks(other, _COMPARE_BYTES))
+    for left, right in pairs:
+        with np.errstate(all="ignore"):
+            gaps = np.abs(_array(left, dtype).astype(np.float64) - _array(right, dtype).astype(np.float64))
+        gaps = gaps[~np.isnan(gaps)]
+        largest = max(largest, float(gaps.max(initial=0.0)))
     return (
         f"the largest absolute difference is {largest:g}" if largest else "the bits of zeros or NaNs differ"
     )
