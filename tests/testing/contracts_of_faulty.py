@@ -17,6 +17,8 @@ from testing.sound_formats import LENGTH
 
 SLOW = {
     "test_a_round_trip_is_bit_exact",
+    "test_an_undeclared_dtype_is_refused",
+    "test_files_of_other_shipped_formats_are_not_claimed",
     "test_importing_it_is_silent_and_light",
     "test_writing_and_streaming_stay_within_a_memory_bound",
     "test_a_cut_file_is_refused_or_read_right",
