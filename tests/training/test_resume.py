@@ -8,6 +8,8 @@ import json
 import math
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -656,3 +658,21 @@ def test_a_trainer_state_of_any_kind_is_refused_or_read(loop: Begin, seed: int) 
     (path / "trainer_state.json").write_text(json.dumps(document))
     with contextlib.suppress(CkptError):
         loop(resume_from=str(path))
+
+
+def test_plain_arrays_need_no_torch(tmp_path: Path) -> None:
+    program = """
+import sys
+import numpy as np
+from ckptio.training import CheckpointOptions, TrainerState, resume_checkpoint, save_checkpoint
+options = CheckpointOptions(checkpoint_dir=sys.argv[1], save_steps=1)
+model, optimizer = {"w": np.ones(3)}, {"exp_avg": {"w": np.zeros(3)}}
+path = save_checkpoint(options, TrainerState(global_step=1), model, optimizer)
+resume_checkpoint(CheckpointOptions(resume_from=path), model, optimizer)
+assert "torch" not in sys.modules
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "run"], capture_output=True, text=True, check=True
+    )
+    assert "resumed from" in ended.stderr
+    assert ended.stdout == ""
