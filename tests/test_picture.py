@@ -11,7 +11,8 @@ _BLOCK = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 def picture() -> dict[str, set[str]]:
     """Return what the picture names: the entries below each folder that it shows."""
-    folder, found = "", {}
+    folder = ""
+    found: dict[str, set[str]] = {}
     block = _BLOCK.search((ROOT / "CONTRIBUTING.md").read_text())
     assert block is not None
     for line in block[1].splitlines():

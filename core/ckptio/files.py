@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
+from ckptio.checkpoint import CHUNK_BYTES, Span, TensorSpec
+from ckptio.described import DescribedCheckpoint
 from ckptio.errors import (
     ChangedCheckpointError,
     CheckpointError,
@@ -164,7 +165,7 @@ class Cursor:
         )
 
 
-class FileCheckpoint(Checkpoint):
+class FileCheckpoint(DescribedCheckpoint):
     """The checkpoint of a format whose tensors are each one piece of one open file.
 
     ``offsets`` gives the first byte of each tensor of ``specs``. The file is owned: `close` closes it.
@@ -180,25 +181,9 @@ class FileCheckpoint(Checkpoint):
         leaves: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(specs, aliases=aliases, leaves=leaves, metadata=metadata)
         self.file = file
-        self._specs, self._offsets = specs, offsets
-        self._aliases, self._leaves, self._metadata = aliases or {}, leaves or {}, metadata or {}
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self._aliases
-
-    @property
-    def leaves(self) -> Mapping[str, Any]:
-        return self._leaves
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._metadata
+        self._offsets = offsets
 
     def spans(self, name: str) -> Sequence[Span]:
         return (Span(self.file, self._offsets[name], self._specs[name].nbytes),)

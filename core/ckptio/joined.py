@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
+from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span
+from ckptio.described import DescribedCheckpoint
 from ckptio.errors import Problem
 
 __all__ = ["JoinedCheckpoint"]
 
 
-class JoinedCheckpoint(Checkpoint):
+class JoinedCheckpoint(DescribedCheckpoint):
     """One checkpoint over several that have no tensor in common, in their order; it owns them.
 
     ``aliases`` and ``metadata`` are added to those of the parts, and go before them.
@@ -26,26 +27,12 @@ class JoinedCheckpoint(Checkpoint):
     ) -> None:
         self.parts = tuple(parts)
         self._home = {name: part for part in parts for name in part.specs}
-        self._specs = {name: spec for part in parts for name, spec in part.specs.items()}
-        self._aliases = _merged((part.aliases for part in parts), aliases)
-        self._leaves = _merged((part.leaves for part in parts), None)
-        self._metadata = _merged((part.metadata for part in parts), None) if metadata is None else metadata
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self._aliases
-
-    @property
-    def leaves(self) -> Mapping[str, Any]:
-        return self._leaves
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._metadata
+        super().__init__(
+            {name: spec for part in parts for name, spec in part.specs.items()},
+            aliases=_merged((part.aliases for part in parts), aliases),
+            leaves=_merged((part.leaves for part in parts), None),
+            metadata=_merged((part.metadata for part in parts), None) if metadata is None else metadata,
+        )
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         return self._home[name].chunks(name, max_bytes)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, TensorSpec
+from ckptio.checkpoint import CHUNK_BYTES, TensorSpec
+from ckptio.described import DescribedCheckpoint
 from ckptio.dtypes import DType
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MemoryCheckpoint"]
 
 
-class MemoryCheckpoint(Checkpoint):
+class MemoryCheckpoint(DescribedCheckpoint):
     """A checkpoint over arrays in memory, in any strides and byte order; nothing is copied at once.
 
     Raises `OptionError` for an array whose dtype is outside `DType`.
@@ -31,29 +32,13 @@ class MemoryCheckpoint(Checkpoint):
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._arrays = dict(tensors)
-        self._specs = {
+        specs = {
             name: TensorSpec(name, DType.of(array.dtype), tuple(array.shape))
             for name, array in self._arrays.items()
         }
-        self._aliases = dict(aliases or {})
-        self._leaves = dict(leaves or {})
-        self._metadata = dict(metadata or {})
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self._aliases
-
-    @property
-    def leaves(self) -> Mapping[str, Any]:
-        return self._leaves
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._metadata
+        super().__init__(
+            specs, aliases=dict(aliases or {}), leaves=dict(leaves or {}), metadata=dict(metadata or {})
+        )
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         array, spec = self._arrays[name], self._specs[name]

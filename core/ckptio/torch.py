@@ -13,6 +13,7 @@ import numpy as np
 
 from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, TensorSpec
 from ckptio.conversion import save_checkpoint
+from ckptio.described import DescribedCheckpoint
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, UnsupportedError
 from ckptio.leaves import leaf_problem
@@ -73,7 +74,7 @@ def save(
     )
 
 
-class StateDict(Checkpoint):
+class StateDict(DescribedCheckpoint):
     """A checkpoint over tensors of torch, on any device and in any strides; nothing is copied at once.
 
     Raises `OptionError` for what is neither a dense tensor of a known dtype nor a plain value.
@@ -81,9 +82,8 @@ class StateDict(Checkpoint):
 
     def __init__(self, state: Mapping[str, Any], *, metadata: Mapping[str, Any] | None = None) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
-        self._aliases: dict[str, str] = {}
-        self._leaves: dict[str, Any] = {}
-        self._metadata = dict(metadata or {})
+        aliases: dict[str, str] = {}
+        leaves: dict[str, Any] = {}
         seen: dict[tuple[Any, ...], str] = {}
         for name, value in state.items():
             if not isinstance(name, str):
@@ -92,34 +92,19 @@ class StateDict(Checkpoint):
                 problem = leaf_problem(value)
                 if problem:
                     raise OptionError(f"{name}: {problem}")
-                self._leaves[name] = value
+                leaves[name] = value
                 continue
             tensor = _checked(name, value)
             same = seen.setdefault(_identity(tensor), name) if tensor.numel() else name
             if same == name:
                 self._tensors[name] = tensor
             else:
-                self._aliases[name] = same
-        self._specs = {
+                aliases[name] = same
+        specs = {
             name: TensorSpec(name, _OF_TORCH[each.dtype], tuple(each.shape))
             for name, each in self._tensors.items()
         }
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self._aliases
-
-    @property
-    def leaves(self) -> Mapping[str, Any]:
-        return self._leaves
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._metadata
+        super().__init__(specs, aliases=aliases, leaves=leaves, metadata=dict(metadata or {}))
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         spec = self._specs[name]
