@@ -2,7 +2,7 @@
 
 A session is a ``console`` block after the mark ``<!-- session -->``: lines that start with ``$ `` are
 commands, run one after the other in one empty folder beside the repository's ``tests``. In what they
-print, times and rates are the only thing that may differ.
+print, times, rates and losses are the only things that may differ.
 
 Usage: ``python tests/readme.py`` brings README.md up to date.
 """
@@ -18,7 +18,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _SESSION = re.compile(r"(?<=<!-- session -->\n```console\n).*?(?=^```)", re.DOTALL | re.MULTILINE)
-_TIMES = re.compile(r"in \d+\.\d+ s \(\d+ MB/s\)")
+_VARYING = (
+    (re.compile(r"in \d+\.\d+ s \(\d+ MB/s\)"), "in … s (… MB/s)"),
+    (re.compile(r"\(\d+\.\d+ ms \| \d+ tok/s\)"), "(… ms | … tok/s)"),
+    # Another processor may add in another order.
+    (re.compile(r"(?<=train loss )\d+\.\d+|(?<=safetensors  )\d+\.\d+"), "…"),
+    (re.compile(r"[\d,]+ +\d+ s(?=  safetensors)"), "… s"),
+    # Such a column may be wider.
+    (re.compile(r" {2,}"), "  "),
+)
 
 
 def sessions(text: str) -> list[str]:
@@ -33,7 +41,8 @@ def commands(session: str) -> list[str]:
 
 def replay(session: str, folder: Path) -> str:
     """Run the commands of a session in ``folder``; return the session with what they print now."""
-    (folder / "tests").symlink_to(ROOT / "tests")
+    for name in ("tests", "examples"):
+        (folder / name).symlink_to(ROOT / name)
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "COLUMNS": "110",
@@ -54,8 +63,10 @@ def replay(session: str, folder: Path) -> str:
 
 
 def without_times(session: str) -> str:
-    """Return a session in which every time and rate reads alike."""
-    return _TIMES.sub("in … s (… MB/s)", session)
+    """Return a session in which every time, rate and loss reads alike."""
+    for pattern, stand_in in _VARYING:
+        session = pattern.sub(stand_in, session)
+    return session
 
 
 def main() -> None:
