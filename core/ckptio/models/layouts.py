@@ -10,7 +10,9 @@ from ckptio.adapters import Annotated, rename, select
 from ckptio.checkpoint import Checkpoint, TensorSpec
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
-from ckptio.models.matching import Matching, Recognised, known_layouts, match
+from ckptio.models.config import config_problems, normalise_config
+from ckptio.models.matching import Matching, Recognised, known_layouts, lay_over, match
+from ckptio.models.reshaping import Moved, chain, from_canonical, head_problems, to_canonical
 from ckptio.models.tables import TRIL, Row
 from ckptio.models.values import difference, tril_chunks, tril_fault
 from ckptio.transforms import Added
@@ -24,7 +26,8 @@ class LayoutResult:
 
     ``derived`` are the names left out because their values follow from the architecture (checked), with
     the reason; ``tied`` maps each name that now shares the storage of another, which had equal bytes,
-    to that one; ``added`` are the names that the source did not have, with the reason. When there are
+    to that one; ``added`` are the names that the source did not have, with the reason; ``moved`` says of
+    the tensors that are stored otherwise in the two layouts what they have become. When there are
     ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is nearest to,
     with the sizes that most of its tensors have, or None.
     """
@@ -33,24 +36,41 @@ class LayoutResult:
     derived: dict[str, str] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, Moved] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     recognised: Recognised | None = None
 
 
-def apply_layout(checkpoint: Checkpoint, layout: str) -> LayoutResult:
+def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None = None) -> LayoutResult:
     """Return ``checkpoint`` as the programs of ``layout`` name and store it.
 
-    Headers and, where a tensor is to be left out, its values are read, a chunk at a time. Everything
-    that stands in the way is in the result's ``problems``: no known architecture, each missing or
-    unexpected tensor, each wrong shape, a mask that is not tril(1), a head that differs from the
-    embedding it should be. Raises `OptionError` for an unknown layout.
+    Its own layout is recognised by names and shapes, or is ``source_layout``. Headers and, where a tensor
+    is to be left out, its values are read, a chunk at a time. Everything that stands in the way is in the
+    result's ``problems``: no known architecture, each missing or unexpected tensor, each wrong shape, a
+    mask that is not tril(1), a head that differs from the embedding it should be, hyperparameters that
+    are needed and not in ``metadata["config"]``. Raises `OptionError` for an unknown layout, and when
+    several layouts fit equally well.
     """
-    if layout not in known_layouts():
-        raise OptionError(f"unknown layout {layout!r}; known: {', '.join(known_layouts())}")
-    found = match(checkpoint)
-    result = LayoutResult(checkpoint, problems=found.problems(checkpoint), recognised=found.recognised())
+    for each in (layout, source_layout):
+        if each is not None and each not in known_layouts():
+            raise OptionError(f"unknown layout {each!r}; known: {', '.join(known_layouts())}")
+    found = match(checkpoint, source_layout)
+    result = LayoutResult(checkpoint, problems=found.problems(), recognised=found.recognised())
     if not found.known:
         return result
+    if layout not in found.architecture.layouts:
+        own = ", ".join(found.architecture.layouts)
+        what = f"a {found.architecture.title} model has no layout {layout!r}; it has {own}"
+        result.problems.append(Problem("", what))
+        return result
+    wanted = layout if layout in found.architecture.prefixes else None
+    if found.layout is None and wanted is None:
+        return _arrange(found, checkpoint, layout, result)
+    return _reshape(found, checkpoint, layout, result)
+
+
+def _arrange(found: Matching, checkpoint: Checkpoint, layout: str, result: LayoutResult) -> LayoutResult:
+    """Make of canonical tensors those that ``layout`` stores."""
     wrong = {problem.where for problem in result.problems}
     for row in found.architecture.rows:
         if row.equals == TRIL and row.column(layout).stored:
@@ -60,6 +80,29 @@ def apply_layout(checkpoint: Checkpoint, layout: str) -> LayoutResult:
         elif row.shares is not None:
             checkpoint = _share(checkpoint, row, row.shares, layout, wrong, result)
     return dataclasses.replace(result, checkpoint=checkpoint)
+
+
+def _reshape(found: Matching, checkpoint: Checkpoint, layout: str, result: LayoutResult) -> LayoutResult:
+    """Go from one layout to another by way of the canonical tensors, when nothing stands in the way."""
+    table, origin = found.architecture, checkpoint
+    checkpoint, moved = found.checkpoint, found.renamed(origin)
+    for row in found.table.rows if found.layout is not None else ():
+        if row.equals == TRIL:
+            checkpoint = _drop_masks(checkpoint, row, found, set(), result)
+    config = normalise_config(checkpoint.metadata.get("config") or {})
+    result.problems.extend(config_problems(config, found.sizes))
+    if found.layout != layout:
+        result.problems.extend(head_problems(table, found.layout, layout, found.sizes, config))
+    if result.problems or found.layout == layout:
+        return dataclasses.replace(result, checkpoint=checkpoint, moved=moved)
+    if found.layout is not None:
+        checkpoint, step = to_canonical(checkpoint, table, found.layout, found.sizes, config)
+        moved = chain(moved, step)
+    result = _arrange(lay_over(table, checkpoint), checkpoint, layout, result)
+    if result.problems or layout not in table.prefixes:
+        return dataclasses.replace(result, moved=moved)
+    checkpoint, step = from_canonical(result.checkpoint, table, layout, found.sizes, config)
+    return dataclasses.replace(result, checkpoint=checkpoint, moved=chain(moved, step))
 
 
 def _add_masks(checkpoint: Checkpoint, row: Row, found: Matching, result: LayoutResult) -> Checkpoint:
@@ -112,12 +155,14 @@ def _share(
     if wrong & {name, wanted}:
         return checkpoint
     fault = _unequal(checkpoint, name, wanted)
+    if fault is not None and row.column(layout).tied_to is not None:
+        return checkpoint
     if fault is not None:
         result.problems.append(
             Problem(name, f"differs from {wanted}, which the layout {layout!r} takes it to equal: {fault}")
         )
         return checkpoint
-    if row.column(layout).stored:
+    if row.column(layout).stored and row.column(layout).tied_to is None:
         return checkpoint
     result.tied[name] = wanted
     return Annotated(checkpoint, aliases={**checkpoint.aliases, name: wanted})

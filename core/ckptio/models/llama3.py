@@ -3,6 +3,9 @@
 Weights are (out, in). The rows of ``c_attn`` are those of Q (n_head heads), K and V (n_kv_head heads
 each): ``n_qkv`` in all; rotary pairs are interleaved, as in Meta's files. The MLP is
 ``c_proj(c_fc(x) * silu(c_fc2(x)))``, of inner width ``n_ffn``. The head is a matrix of its own.
+
+``hf`` (transformers) stores Q, K and V apart, and the rows of each head of Q and K in halves: first the
+first of every rotary pair, then the second. A head that is not stored is the embedding.
 """
 
 from __future__ import annotations
@@ -10,28 +13,50 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ckptio.models.tables import Architecture, Row
+from ckptio.models.tables import Architecture, Column, Part, Row, part
 
 __all__ = ["LLAMA3", "ffn_range"]
 
 _H = "transformer.h.{l}."
 
+_HF = "model.layers.{l}."
+_WTE = "transformer.wte.weight"
+_QKV = {
+    "hf": Column(
+        parts=(
+            Part(_HF + "self_attn.q_proj.weight", "n_embd", rotary=True),
+            Part(_HF + "self_attn.k_proj.weight", "n_kv", rotary=True),
+            Part(_HF + "self_attn.v_proj.weight", "n_kv"),
+        )
+    )
+}
+
+
+def _hf(name: str) -> dict[str, Column]:
+    return {"hf": part(name)}
+
+
 LLAMA3 = Architecture(
     "llama3",
     "LLaMA-3",
-    ("llmc", "infinitrain"),
+    ("llmc", "infinitrain", "hf"),
     (
-        Row("transformer.wte.weight", ("vocab_size", "n_embd")),
-        Row(_H + "ln_1.weight", ("n_embd",)),
-        Row(_H + "attn.c_attn.weight", ("n_qkv", "n_embd")),
-        Row(_H + "attn.c_proj.weight", ("n_embd", "n_embd")),
-        Row(_H + "ln_2.weight", ("n_embd",)),
-        Row(_H + "mlp.c_fc.weight", ("n_ffn", "n_embd")),
-        Row(_H + "mlp.c_fc2.weight", ("n_ffn", "n_embd")),
-        Row(_H + "mlp.c_proj.weight", ("n_embd", "n_ffn")),
-        Row("transformer.ln_f.weight", ("n_embd",)),
-        Row("lm_head.weight", ("vocab_size", "n_embd")),
+        Row(_WTE, ("vocab_size", "n_embd"), columns=_hf("model.embed_tokens.weight")),
+        Row(_H + "ln_1.weight", ("n_embd",), columns=_hf(_HF + "input_layernorm.weight")),
+        Row(_H + "attn.c_attn.weight", ("n_qkv", "n_embd"), columns=_QKV),
+        Row(_H + "attn.c_proj.weight", ("n_embd", "n_embd"), columns=_hf(_HF + "self_attn.o_proj.weight")),
+        Row(_H + "ln_2.weight", ("n_embd",), columns=_hf(_HF + "post_attention_layernorm.weight")),
+        Row(_H + "mlp.c_fc.weight", ("n_ffn", "n_embd"), columns=_hf(_HF + "mlp.up_proj.weight")),
+        Row(_H + "mlp.c_fc2.weight", ("n_ffn", "n_embd"), columns=_hf(_HF + "mlp.gate_proj.weight")),
+        Row(_H + "mlp.c_proj.weight", ("n_embd", "n_ffn"), columns=_hf(_HF + "mlp.down_proj.weight")),
+        Row("transformer.ln_f.weight", ("n_embd",), columns=_hf("model.norm.weight")),
+        Row(
+            "lm_head.weight",
+            ("vocab_size", "n_embd"),
+            columns={"hf": part("lm_head.weight", tied_to=_WTE)},
+        ),
     ),
+    {"hf": "model."},
 )
 
 

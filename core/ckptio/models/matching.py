@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ckptio.adapters import rename
 from ckptio.checkpoint import Checkpoint
 from ckptio.errors import OptionError, Problem
 from ckptio.models.gpt2 import GPT2
 from ckptio.models.llama3 import LLAMA3
+from ckptio.models.qwen2 import QWEN2
+from ckptio.models.reshaping import Moved
 from ckptio.models.tables import Architecture, Row, split_dim
 
-__all__ = ["Matching", "Recognised", "architecture", "known_layouts", "match", "recognise"]
+__all__ = ["Matching", "Recognised", "architecture", "known_layouts", "lay_over", "match", "recognise"]
 
-_ARCHITECTURES = (GPT2, LLAMA3)
+_ARCHITECTURES = (GPT2, LLAMA3, QWEN2)
 _LISTED = 20
 
 
@@ -22,8 +25,8 @@ _LISTED = 20
 class Recognised:
     """The architecture of a checkpoint, the layouts that its names fit, and its sizes.
 
-    ``sizes`` has ``n_layer``, ``n_embd``, ``vocab_size``; for GPT-2 ``block_size``; for LLaMA-3 ``n_qkv``
-    (rows of Q, K and V) and ``n_ffn`` (width of the MLP).
+    ``sizes`` has ``n_layer``, ``n_embd``, ``vocab_size``; for GPT-2 ``block_size``; for LLaMA-3 and Qwen2
+    ``n_qkv`` (rows of Q, K and V) and ``n_ffn`` (width of the MLP).
     """
 
     architecture: str
@@ -33,9 +36,14 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A checkpoint laid over the table of its nearest architecture."""
+    """A checkpoint laid over the table of its nearest architecture, as a layout has it.
 
+    ``layout`` is None for the canonical table. ``checkpoint`` has the names of the table.
+    """
+
+    checkpoint: Checkpoint
     architecture: Architecture
+    layout: str | None
     rows: Mapping[str, Row]
     sizes: Mapping[str, int]
     missing: tuple[str, ...]
@@ -46,7 +54,20 @@ class Matching:
         """True when more of the names fit than are missing or do not belong."""
         return len(self.rows) > len(self.missing) + len(self.unexpected)
 
-    def problems(self, checkpoint: Checkpoint) -> list[Problem]:
+    @property
+    def table(self) -> Architecture:
+        """The table that the names were looked up in."""
+        return self.architecture.in_layout(self.layout)
+
+    @property
+    def distance(self) -> tuple[int, int]:
+        """How far the checkpoint is from this table: by its names, then by the shapes."""
+        return (
+            len(self.missing) + len(self.unexpected) - len(self.rows),
+            sum(1 for _ in self._wrong_shapes()),
+        )
+
+    def problems(self) -> list[Problem]:
         """Return everything in which the checkpoint is not a model of this architecture."""
         title = self.architecture.title
         if not self.known:
@@ -57,29 +78,36 @@ class Matching:
         return [
             *(Problem(name, f"missing: every {title} model has this tensor") for name in self.missing),
             *(Problem(name, f"unexpected: a {title} model has no such tensor") for name in self.unexpected),
-            *self._wrong_shapes(checkpoint),
+            *self._wrong_shapes(),
         ]
+
+    def renamed(self, origin: Checkpoint) -> dict[str, Moved]:
+        """Return what became of the names of ``origin`` that are otherwise in the table."""
+        pairs = zip(origin.names(), self.checkpoint.names(), strict=True)
+        return {old: Moved((new,), ("renamed",)) for old, new in pairs if old != new}
 
     def recognised(self) -> Recognised | None:
         """Return what is known, or None when not every size of the architecture is."""
-        rows = self.architecture.rows
+        rows = self.table.rows
         needed = {size for row in rows for _, size in map(split_dim, row.shape) if size is not None}
         if not self.known or needed - self.sizes.keys():
             return None
+        optional = self._names_of(row for row in rows if row.shares or (self.layout and row.equals))
         layouts = []
-        for layout in self.architecture.layouts:
+        for layout in (self.layout,) if self.layout else _canonical_layouts(self.architecture):
             stored = self._names_of(row for row in rows if row.column(layout).stored)
-            optional = self._names_of(row for row in rows if row.shares)
-            if stored <= self.rows.keys() <= stored | optional:
+            required = stored - optional if self.layout else stored
+            if required <= self.rows.keys() <= stored | optional:
                 layouts.append(layout)
-        return Recognised(self.architecture.name, tuple(layouts), self.sizes)
+        sizes = {size: count for size, count in self.sizes.items() if size != "n_kv"}
+        return Recognised(self.architecture.name, tuple(layouts), sizes)
 
     def _names_of(self, rows: Iterable[Row]) -> set[str]:
         return {name for row in rows for name in row.names(self.sizes["n_layer"])}
 
-    def _wrong_shapes(self, checkpoint: Checkpoint) -> Iterator[Problem]:
+    def _wrong_shapes(self) -> Iterator[Problem]:
         for name, row in self.rows.items():
-            found = checkpoint.specs[checkpoint.canonical(name)].shape
+            found = self.checkpoint.specs[self.checkpoint.canonical(name)].shape
             shape = tuple(
                 factor if size is None else factor * self.sizes.get(size, 0)
                 for factor, size in map(split_dim, row.shape)
@@ -102,10 +130,26 @@ def known_layouts() -> tuple[str, ...]:
     return tuple(dict.fromkeys(layout for each in _ARCHITECTURES for layout in each.layouts))
 
 
-def match(checkpoint: Checkpoint) -> Matching:
-    """Lay a checkpoint over the table that its names fit best."""
-    matchings = (_lay_over(each, checkpoint) for each in _ARCHITECTURES)
-    return min(matchings, key=lambda found: len(found.missing) + len(found.unexpected) - len(found.rows))
+def match(checkpoint: Checkpoint, layout: str | None = None) -> Matching:
+    """Lay a checkpoint over the table that its names fit best, then its shapes.
+
+    Only the tables of ``layout`` count where it is given. Raises `OptionError` that lists the candidates
+    when several fit equally well, and are no further from it than a model may be.
+    """
+    found = [
+        lay_over(each, checkpoint, own)
+        for each in _ARCHITECTURES
+        for own in _table_layouts(each)
+        if layout is None or layout in (_canonical_layouts(each) if own is None else (own,))
+    ]
+    best = min(matching.distance for matching in found)
+    nearest, *others = (matching for matching in found if matching.distance == best)
+    if others and nearest.known:
+        names = ", ".join(
+            f"{each.architecture.name} as {each.layout or 'llmc'}" for each in (nearest, *others)
+        )
+        raise OptionError(f"the tensors fit several layouts ({names}); pass --source_layout NAME")
+    return nearest
 
 
 def recognise(checkpoint: Checkpoint) -> Recognised | None:
@@ -115,10 +159,13 @@ def recognise(checkpoint: Checkpoint) -> Recognised | None:
     checkpoint with the names of none of them (a mask in some layers only) has no layouts.
     """
     found = match(checkpoint)
-    return None if found.problems(checkpoint) else found.recognised()
+    return None if found.problems() else found.recognised()
 
 
-def _lay_over(table: Architecture, checkpoint: Checkpoint) -> Matching:
+def lay_over(architecture: Architecture, checkpoint: Checkpoint, layout: str | None = None) -> Matching:
+    """Lay a checkpoint over the table of an architecture in a layout, or of its canonical tensors."""
+    table = architecture.in_layout(layout)
+    checkpoint = _with_prefix(checkpoint, table, architecture.prefixes.get(layout or "", ""))
     names = checkpoint.names()
     rows: dict[str, Row] = {}
     unexpected = []
@@ -143,7 +190,25 @@ def _lay_over(table: Architecture, checkpoint: Checkpoint) -> Matching:
         if name not in rows
     )
     sizes = {"n_layer": n_layer, **_infer_sizes(checkpoint, rows)}
-    return Matching(table, rows, sizes, missing, tuple(unexpected))
+    return Matching(checkpoint, architecture, layout, rows, sizes, missing, tuple(unexpected))
+
+
+def _table_layouts(architecture: Architecture) -> tuple[str | None, ...]:
+    canonical: tuple[str | None, ...] = (None,) if _canonical_layouts(architecture) else ()
+    return (*canonical, *architecture.prefixes)
+
+
+def _canonical_layouts(architecture: Architecture) -> tuple[str, ...]:
+    return tuple(layout for layout in architecture.layouts if layout not in architecture.prefixes)
+
+
+def _with_prefix(checkpoint: Checkpoint, table: Architecture, prefix: str) -> Checkpoint:
+    """Give the names the prefix of a layout where none of them has it, as that of a model without a head."""
+    names = checkpoint.names()
+    if not prefix or any(name.startswith(prefix) for name in names):
+        return checkpoint
+    bare = [name for name in names if table.locate(prefix + name) is not None]
+    return rename(checkpoint, {name: prefix + name for name in bare}) if bare else checkpoint
 
 
 def _infer_sizes(checkpoint: Checkpoint, rows: Mapping[str, Row]) -> dict[str, int]:
@@ -156,7 +221,13 @@ def _infer_sizes(checkpoint: Checkpoint, rows: Mapping[str, Row]) -> dict[str, i
         for found, (factor, size) in zip(shape, map(split_dim, row.shape), strict=True):
             if size is not None and found % factor == 0:
                 votes.setdefault(size, Counter())[found // factor] += 1
-    return {size: counter.most_common(1)[0][0] for size, counter in votes.items()}
+    sizes = {size: counter.most_common(1)[0][0] for size, counter in votes.items()}
+    n_embd = sizes.get("n_embd", 0)
+    if "n_kv" in sizes:
+        sizes["n_qkv"] = n_embd + 2 * sizes["n_kv"]
+    elif sizes.get("n_qkv", 0) > n_embd:
+        sizes["n_kv"] = (sizes["n_qkv"] - n_embd) // 2
+    return sizes
 
 
 def _some(names: tuple[str, ...]) -> str:

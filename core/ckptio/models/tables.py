@@ -12,7 +12,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ABSENT", "STORED", "TRIL", "Architecture", "Column", "Dim", "Row", "dim_value", "split_dim"]
+__all__ = [
+    "ABSENT",
+    "STORED",
+    "TRIL",
+    "Architecture",
+    "Column",
+    "Dim",
+    "Part",
+    "Row",
+    "dim_value",
+    "part",
+    "split_dim",
+]
 
 Dim = int | str
 
@@ -23,10 +35,35 @@ _LAYER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor that a layout makes of a canonical one, or of ``rows`` of it.
+
+    In a ``rotary`` one, the rows of each head are in halves, where the canonical tensor has pairs.
+    """
+
+    name: str
+    rows: Dim | None = None
+    rotary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
-    """What one layout does with a tensor: whether its programs store it."""
+    """What one layout does with a tensor: whether its programs store it, and in what ``parts``.
+
+    Without parts it has its canonical name; with several, they are its rows, from the first to the last.
+    ``transposed`` says that rows and columns are exchanged. A tensor that is ``tied_to`` another row is
+    stored only where it is a matrix of its own; where it is not stored, it is that one.
+    """
 
     stored: bool = True
+    parts: tuple[Part, ...] = ()
+    transposed: bool = False
+    tied_to: str | None = None
+
+
+def part(name: str, *, transposed: bool = False, tied_to: str | None = None) -> Column:
+    """Return the column of a layout that stores a tensor whole, under another name."""
+    return Column(parts=(Part(name),), transposed=transposed, tied_to=tied_to)
 
 
 STORED = Column()
@@ -60,6 +97,10 @@ class Row:
         """Return what ``layout`` does with this tensor."""
         return self.columns.get(layout, STORED)
 
+    def parts(self, layout: str) -> tuple[Part, ...]:
+        """Return the tensors that ``layout`` makes of this one, where it stores it."""
+        return self.column(layout).parts or (Part(self.name),)
+
     def name_in(self, layer: int) -> str:
         """Return the name in one layer."""
         return self.name.replace("{l}", str(layer))
@@ -83,12 +124,43 @@ class Row:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of models: one table of rows in the order of the layers, for ``layouts``."""
+    """A family of models: one table of rows in the order of the layers, for ``layouts``.
+
+    The layouts with a ``prefix`` have names and shapes of their own, those of ``in_layout``; their
+    programs also write the names without it. All others have the canonical ones.
+    """
 
     name: str
     title: str
     layouts: tuple[str, ...]
     rows: tuple[Row, ...]
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def in_layout(self, layout: str | None) -> Architecture:
+        """Return the table of the tensors as ``layout`` has them; of the canonical ones for None."""
+        return self if layout not in self.prefixes else self._tables[layout]
+
+    @functools.cached_property
+    def _tables(self) -> Mapping[str | None, Architecture]:
+        return {
+            layout: Architecture(
+                self.name,
+                self.title,
+                (layout,),
+                tuple(each for row in self.rows for each in self._rows_in(row, layout)),
+            )
+            for layout in self.prefixes
+        }
+
+    def _rows_in(self, row: Row, layout: str) -> Iterator[Row]:
+        column = row.column(layout)
+        equals = column.tied_to or row.equals
+        if equals is not None and equals in self.by_name:
+            (only,) = self.by_name[equals].parts(layout)
+            equals = only.name
+        for each in row.parts(layout):
+            shape = row.shape if each.rows is None else (each.rows, *row.shape[1:])
+            yield Row(each.name, shape[::-1] if column.transposed else shape, equals)
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Row]:
