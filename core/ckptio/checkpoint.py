@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import difflib
 import hashlib
-import math
 import mmap as mmap_module
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from ckptio.dtypes import DType
 from ckptio.errors import PluginError, Problem, UnsupportedError
+from ckptio.specs import TensorSpec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,25 +25,6 @@ __all__ = ["CHUNK_BYTES", "Checkpoint", "OpenFile", "Sink", "Span", "TensorSpec"
 
 CHUNK_BYTES = 4 << 20
 """The default size of a chunk in bytes: large enough to be fast, small beside any memory bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """The name, element type and shape of one tensor."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of the elements."""
-        return self.size * self.dtype.itemsize
 
 
 class OpenFile(Protocol):

@@ -74,6 +74,8 @@ def shape_problem(shape: Sequence[int], itemsize: int) -> str | None:
     """
     if not shape:
         return None
+    if len(shape) > current_limits().dimensions:
+        return f"a shape of {len(shape)} dimensions has more than {current_limits().dimensions} dimensions"
     if min(shape) < 0:
         return f"a dimension of shape {tuple(shape)} is negative"
     if math.prod(filter(None, shape)) * itemsize > _ARRAY_BYTES:

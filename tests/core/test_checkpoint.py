@@ -245,3 +245,20 @@ def test_a_reader_of_too_few_or_many_bytes_is_at_fault(count: int) -> None:
     with pytest.raises(ckptio.PluginError, match=f"x: the reader gave {count} bytes instead of 16"):
         Wrong(count).read("x")
     assert Wrong(16).read("x").tolist() == [0.0] * 4
+
+
+def test_a_spec_in_words_is_parsed_or_refused() -> None:
+    spec = TensorSpec.parse("x", "bf16", [2, 3])
+    assert spec == TensorSpec("x", DType.BF16, (2, 3)) == TensorSpec.parse("x", "bfloat16", (2, 3))
+    for dtype, shape, words in [
+        ("f17", [1], "unknown dtype 'f17'"),
+        (None, [1], "no dtype and shape"),
+        ("f32", 3, "no dtype and shape"),
+        ("f32", [1, "2"], "not all integers"),
+        ("f32", [True], "not all integers"),
+        ("f32", [-1], "negative"),
+        ("f32", [2**40, 2**40], "larger than any array"),
+        ("f32", [1] * 65, "more than 64 dimensions"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            TensorSpec.parse("x", dtype, shape)

@@ -15,10 +15,9 @@ import ckptio
 from ckptio.checkpoint import CHUNK_BYTES
 from ckptio.files import read_chunks
 from ckptio.jsontext import parse_object
-from ckptio.limits import shape_problem
 
 INDEX = "index.json"
-DTYPES = {dtype.value: dtype for dtype in ckptio.DType if dtype.numpy.isbuiltin == 1}
+DTYPES = frozenset(dtype for dtype in ckptio.DType if dtype.numpy.isbuiltin == 1)
 
 
 @ckptio.hookimpl
@@ -29,7 +28,7 @@ def ckptio_format() -> ckptio.Format:
 class NpydirFormat(ckptio.Format):
     name = "npydir"
     summary = "a directory of .npy files and an index"
-    capabilities = ckptio.Capabilities(dtypes=frozenset(DTYPES.values()), shards=True)
+    capabilities = ckptio.Capabilities(dtypes=DTYPES, shards=True)
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:
         return NpydirCheckpoint(path)
@@ -79,14 +78,10 @@ def read_index(path: Path) -> dict[str, ckptio.TensorSpec]:
         index = parse_object(ckptio.Cursor(file).take(file.size, "the index"), "the index", path=path)
     specs = {}
     for name, entry in index.items():
-        match entry:
-            case [str(dtype), [*shape]] if dtype in DTYPES and all(type(size) is int for size in shape):
-                problem = shape_problem(shape, DTYPES[dtype].itemsize)
-            case _:
-                problem = f"no dtype and shape: {entry}"
-        if problem:
-            raise ckptio.CorruptCheckpointError(f"{name!r}: {problem}", path=path)
-        specs[name] = ckptio.TensorSpec(name, DTYPES[dtype], tuple(shape))
+        try:
+            specs[name] = ckptio.TensorSpec.parse(name, *entry)
+        except (TypeError, ValueError) as error:
+            raise ckptio.CorruptCheckpointError(f"{name!r}: {error}", path=path) from None
     return specs
 
 
