@@ -17,6 +17,7 @@ from ckptio_torch.tree import OWN, ROOT_TENSOR
 __all__ = ["build_tree", "own_metadata"]
 
 _DEVICE = re.compile(r"[a-z]+(:[0-9]{1,9})?")
+_DICTS = ("OrderedDict", "Counter")
 _HASHABLE = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -42,7 +43,7 @@ def build_tree(checkpoint: Checkpoint) -> Any:
     if metadata:
         own["metadata"] = metadata
     if own and isinstance(root, Map):
-        root.ordered = True
+        root.kind = "OrderedDict"
         root.attributes = root.attributes or Map()
         root.attributes.items += [OWN, json.dumps(own, allow_nan=False)]
     return root
@@ -102,7 +103,8 @@ class _Notes:
             else:
                 value = list(value)
         elif isinstance(value, Mapping):
-            return self._with_attributes(Map(self._kinds.get(path) == "OrderedDict"), path)
+            kind = self._kinds.get(path)
+            return self._with_attributes(Map(kind if kind in _DICTS else None), path)
         return _retyped(self._kinds.get(path), value)
 
     def nest(self, entries: Mapping[str, Any]) -> Any:
@@ -134,7 +136,7 @@ class _Notes:
             items = [node[str(index)] for index in range(len(node))]
             return tuple(items) if kind == "tuple" else items
         found = _map((self._key(prefix, key), value) for key, value in node.items())
-        found.ordered = kind == "OrderedDict"
+        found.kind = kind if kind in _DICTS else None
         return self._with_attributes(found, path)
 
     def _key(self, prefix: str, key: str) -> str | int:
@@ -144,8 +146,8 @@ class _Notes:
 
     def _with_attributes(self, found: Map, path: str) -> Map:
         attributes = self._attributes.get(path)
-        if found.ordered and isinstance(attributes, Mapping) and attributes:
-            found.attributes = _map((key, _record(value, ordered=True)) for key, value in attributes.items())
+        if found.kind == "OrderedDict" and isinstance(attributes, Mapping) and attributes:
+            found.attributes = _map((key, _record(value, "OrderedDict")) for key, value in attributes.items())
         return found
 
 
@@ -167,11 +169,11 @@ def _retyped(kind: Any, value: Any) -> Any:
     return value
 
 
-def _record(value: Any, *, ordered: bool = False) -> Any:
+def _record(value: Any, kind: str | None = None) -> Any:
     """Return the record of a JSON value; what was an OrderedDict in ``_metadata`` is one again."""
     if isinstance(value, Mapping):
         found = _map((key, _record(item)) for key, item in value.items())
-        found.ordered = ordered
+        found.kind = kind
         return found
     return [_record(item) for item in value] if isinstance(value, list | tuple) else value
 

@@ -155,7 +155,7 @@ def _from_type(args: tuple[Any, ...]) -> Any:
 
 
 def _ordered(args: tuple[Any, ...]) -> Map:
-    made = Map(ordered=True)
+    made = Map("OrderedDict")
     match args:
         case ():
             return made
@@ -167,6 +167,15 @@ def _ordered(args: tuple[Any, ...]) -> Map:
                 made.items.extend(pair)
             return made
     raise BadArgumentsError("an OrderedDict of what are no pairs")
+
+
+def _counter(args: tuple[Any, ...]) -> Map:
+    match args:
+        case ():
+            return Map("Counter")
+        case (Map() as counts,):
+            return Map("Counter", counts.items)
+    raise BadArgumentsError("a Counter of what is no dict")
 
 
 def _encoded(args: tuple[Any, ...]) -> bytes:
@@ -238,6 +247,7 @@ _MAKERS: Mapping[str, Callable[[tuple[Any, ...]], Any]] = {
     **_TENSOR_MAKERS,
     "torch._tensor._rebuild_from_type_v2": _from_type,
     "collections.OrderedDict": _ordered,
+    "collections.Counter": _counter,
     "_codecs.encode": _encoded,
     "builtins.bytearray": _bytearray,
     "builtins.bytes": _no_bytes,

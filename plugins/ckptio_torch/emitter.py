@@ -108,7 +108,7 @@ def _int(value: int) -> bytes:
 
 
 def _map(value: Map) -> list[Any]:
-    parts: list[Any] = _call("collections.OrderedDict") if value.ordered else [_Op(b"}")]
+    parts: list[Any] = _call(f"collections.{value.kind}") if value.kind else [_Op(b"}")]
     if value.items:
         parts += [_Op(b"("), *value.items, _Op(b"u")]
     if value.attributes is not None:
@@ -133,7 +133,7 @@ def _tagged(kind: str, value: Any) -> Sequence[Any]:
 
 
 def _tensor(tensor: Tensor) -> list[Any]:
-    hooks = Map(ordered=True)
+    hooks = Map("OrderedDict")
     if tensor.parameter:
         plain = Tensor(tensor.storage, tensor.dtype, tensor.offset, tensor.shape, tensor.strides)
         return _call("torch._utils._rebuild_parameter", plain, tensor.requires_grad, hooks)

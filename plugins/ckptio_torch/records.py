@@ -62,9 +62,12 @@ class Tensor:
 
 @dataclass(slots=True, eq=False)
 class Map:
-    """A dict or an OrderedDict: keys and values in turn, and the attributes that an OrderedDict may have."""
+    """A dict: keys and values in turn, and the attributes that an OrderedDict may have.
 
-    ordered: bool = False
+    ``kind`` is None, ``OrderedDict`` or ``Counter``.
+    """
+
+    kind: str | None = None
     items: list[Any] = field(default_factory=list)
     attributes: Map | None = None
 

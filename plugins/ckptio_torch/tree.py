@@ -242,7 +242,7 @@ def _kind(value: Any) -> str | None:
     if isinstance(value, Tagged):
         return value.kind
     if isinstance(value, Map):
-        return "OrderedDict" if value.ordered else None
+        return value.kind
     if isinstance(value, list):
         return "list"
     return "tuple" if isinstance(value, tuple) else None

@@ -100,7 +100,7 @@ class Unpickler(Machine):
 
     def _build(self) -> None:
         state, target = self.pop(), self.stack[-1]
-        if isinstance(target, Map) and target.ordered and isinstance(state, Map):
+        if isinstance(target, Map) and target.kind == "OrderedDict" and isinstance(state, Map):
             target.attributes = state
         elif isinstance(target, Unknown):
             if isinstance(state, Map):

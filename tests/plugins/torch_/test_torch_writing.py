@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ DTYPES = [
 TREES: dict[str, Any] = {
     "a state dict": OrderedDict([("b", torch.ones(2)), ("a", torch.zeros(3))]),
     "keys of integers": {0: {"m": torch.ones(1)}, -7: {2**40: torch.ones(2)}, "0x": {"0": torch.ones(1)}},
+    "counters": {"milestones": Counter({30: 1, 60: 2}), "none": Counter(), "words": Counter("aab")},
     "lists": {"groups": [{"w": torch.ones(1)}, {"lr": 0.5}], "pair": (torch.ones(1), [torch.zeros(1)])},
     "a list as the root": [torch.ones(2), {"x": 1}],
     "a tuple as the root": (torch.ones(2), torch.zeros(1)),
