@@ -40,6 +40,18 @@ def arrays(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
+class TestGguf(FormatContract):
+    format_name = "gguf"
+
+    def samples(self) -> Iterator[Sample]:
+        for path in all_golden("gguf/*.gguf"):
+            truth = np.load(path.with_suffix(".truth.npz"))
+            # What was before quantisation is there too; bf16 is given widened.
+            found = {name: each for name, each in truth.items() if name.startswith("t.")}
+            found["t.bf16"] = found["t.bf16"].astype(DType.BF16.numpy)
+            yield Sample(path, {name: fingerprint(array) for name, array in found.items()})
+
+
 class TestLlmc(FormatContract):
     format_name = "llmc"
 
