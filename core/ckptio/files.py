@@ -21,7 +21,7 @@ from ckptio.errors import (
 )
 from ckptio.limits import current_limits
 
-__all__ = ["Cursor", "FileCheckpoint", "SourceFile", "open_source", "read_chunks"]
+__all__ = ["Cursor", "FileCheckpoint", "SourceFile", "open_source", "read_chunks", "read_whole"]
 
 _WINDOW = 64 << 10
 
@@ -116,6 +116,19 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[SourceFile]:
     except BaseException:
         file.close()
         raise
+
+
+def read_whole(path: Path, what: str) -> bytes:
+    """Return all of a small file, ``what`` it is being a word for an error.
+
+    Raises OSError, `UnsupportedError` for a pipe or a device, and `CorruptCheckpointError` for a file above
+    the limit of headers.
+    """
+    limit = current_limits().header_bytes
+    with contextlib.closing(SourceFile(path)) as file:
+        if file.size > limit:
+            raise CorruptCheckpointError(f"more than {limit} bytes: no {what}", path=path)
+        return file.read_at(0, file.size)
 
 
 class Cursor:

@@ -179,6 +179,27 @@ def test_no_damage_of_the_small_files_is_more_than_an_incomplete_step(loop: Begi
     assert step.problem is None or isinstance(step.problem, str)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "trainer_state.json"])
+def test_a_pipe_in_the_place_of_a_file_is_passed_over_at_once(
+    loop: Begin, run_directory: Path, name: str
+) -> None:
+    run = loop()
+    run.save_as(1)
+    file = run.save_as(2) / name
+    file.unlink()
+    os.mkfifo(file)
+    assert loop(resume_from="latest").state.global_step == 1
+    problem = open_step(file.parent).problem
+    assert problem is not None
+    assert "not a regular file" in problem
+
+
+def test_a_manifest_of_another_step_is_passed_over(loop: Begin) -> None:
+    run = loop()
+    (run.save_as(2) / "manifest.json").write_bytes((run.save_as(1) / "manifest.json").read_bytes())
+    assert loop(resume_from="latest").state.global_step == 1
+
+
 # C4: a full disk
 
 

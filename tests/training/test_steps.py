@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ckptio.training.manifest
 from ckptio import IncompleteCheckpointError, OptionError
 from ckptio.training import find_step, latest_checkpoint, list_checkpoints, open_step, prune_checkpoints
 from golden import all_golden, golden_id
@@ -54,6 +56,25 @@ def test_a_step_has_six_digits_at_least(loop: Begin) -> None:
     run = loop()
     assert run.save_as(40).name == "checkpoint_step_000040"
     assert run.save_as(1234567).name == "checkpoint_step_1234567"
+
+
+def test_a_step_that_another_process_prunes_meanwhile_is_not_there(
+    loop: Begin, run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = loop()
+    for step in (1, 2, 3):
+        run.save_as(step)
+    look = ckptio.training.manifest.read_manifest
+
+    def lose(directory: Path) -> Any:
+        if directory.name.endswith("3"):
+            shutil.rmtree(directory)
+        return look(directory)
+
+    monkeypatch.setattr("ckptio.training.steps.read_manifest", lose)
+    assert [step.step for step in list_checkpoints(run_directory)] == [1, 2]
+    run.save_as(3)
+    assert latest(run_directory) == 2
 
 
 # P2, P9: later steps of another run

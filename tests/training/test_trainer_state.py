@@ -175,3 +175,18 @@ def test_a_state_nested_too_deep_is_refused_both_ways() -> None:
         pack(deep)
     with pytest.raises(ValueError, match="nested more than"):
         unpack(deep, lambda name, of_torch: None)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"global_step": -1}, "global_step is -1"),
+        ({"global_step": 10**18}, "18 digits"),
+        ({"consumed_samples": 16.0}, r"consumed_samples is 16\.0"),
+        ({"best_loss": None}, "best_loss is None: a number"),
+        ({"optimizer_type": 3}, "optimizer_type is 3: text"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(value: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        TrainerState(**value).to_json()

@@ -93,7 +93,8 @@ def save_checkpoint(
     ``extra`` are named states (anything with a state dict, a random generator, a dict). ``protect`` are
     steps that pruning leaves, the best one say; the one just saved always stays.
 
-    Raises OSError and `UnsupportedError`; nothing is pruned then, and the older steps are as they were.
+    Raises OSError, `UnsupportedError` and `OptionError`; nothing is pruned then, and the older steps are
+    as they were.
     """
     say = speaker(notes)
     directory = options.checkpoint_dir
@@ -108,11 +109,12 @@ def save_checkpoint(
         checkpoint_format=options.checkpoint_format,
         random=capture_random(),
     )
-    remove_leftovers(directory, say)
-    _say_what_is_there(directory, state.global_step, say)
     document = {**state.to_json(), "states": gathered.states}
-    target = directory / step_name(state.global_step)
-    write_step(target, state.global_step, gathered.parts, document)
+    step = document["global_step"]
+    remove_leftovers(directory, say)
+    _say_what_is_there(directory, step, say)
+    target = directory / step_name(step)
+    write_step(target, step, gathered.parts, document)
     prune_checkpoints(directory, options.max_checkpoint_keep, (target, *protect), notes=say)
     return target
 

@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ckptio.errors import CorruptCheckpointError
+from ckptio.files import read_whole
 from ckptio.jsontext import parse_object
-from ckptio.limits import current_limits
 from ckptio.training.checksums import file_crc32
 
 __all__ = ["MANIFEST", "Manifest", "damage", "read_manifest"]
@@ -59,17 +59,14 @@ class Manifest:
 def read_manifest(directory: Path) -> Manifest | None:
     """Return the manifest of a step directory, None when it has none.
 
-    Raises `CorruptCheckpointError` for a damaged one; no path in it leaves the directory.
+    Raises `CorruptCheckpointError` for a damaged one and `UnsupportedError` for a pipe; no path in it leaves
+    the directory.
     """
     path = directory / MANIFEST
-    limit = current_limits().header_bytes
     try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
+        data = read_whole(path, "manifest")
     except FileNotFoundError:
         return None
-    if len(data) > limit:
-        raise CorruptCheckpointError(f"more than {limit} bytes: no manifest", path=path)
     document = parse_object(data, "the manifest", path=path)
     try:
         return _parse(document)

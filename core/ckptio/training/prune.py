@@ -11,7 +11,7 @@ from ckptio.errors import OptionError
 from ckptio.publishing import fsync_directory
 from ckptio.training.leftovers import hidden_name
 from ckptio.training.notes import Notes, speaker
-from ckptio.training.steps import Step, open_step, step_directories, step_of_name
+from ckptio.training.steps import Step, open_steps, step_directories, step_of_name
 
 __all__ = ["prune_checkpoints"]
 
@@ -37,7 +37,7 @@ def prune_checkpoints(
         return []
     # checkpoint_final has no number in its name, so it stays and does not count.
     found = [path for _, path in step_directories(directory) if step_of_name(path.name) is not None]
-    steps = [open_step(path) for path in found]
+    steps = list(open_steps(found))
     for step in steps:
         if step.problem is not None:
             say(f"{step.path}: left alone by pruning: {step.problem}")
@@ -63,5 +63,8 @@ def _doomed(steps: list[Step], keep: int, protect: Collection[int | str | os.Pat
 def _remove(path: Path) -> None:
     """Remove a step directory: first its name, in one step, so that no half of it is ever taken for one."""
     hidden = hidden_name(path)
-    os.rename(path, hidden)
+    try:
+        os.rename(path, hidden)
+    except FileNotFoundError:
+        return  # another process has removed it meanwhile
     shutil.rmtree(hidden)

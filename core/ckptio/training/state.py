@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ckptio.errors import CorruptCheckpointError, OptionError
+from ckptio.files import read_whole
 from ckptio.jsontext import parse_object
-from ckptio.limits import current_limits
 from ckptio.training.trees import pack_plain, unpack_plain
 
 __all__ = ["STATE_FILE", "TrainerState", "read_document"]
@@ -84,7 +84,10 @@ class TrainerState:
         return dataclasses.replace(self, consumed_samples=samples, consumed_batches=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``trainer_state.json`` is, without the states of model and optimizer."""
+        """Return the object that ``trainer_state.json`` is, without the states of model and optimizer.
+
+        Raises `OptionError` for a value that `from_json` would refuse.
+        """
         own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         unknown = own.pop("unknown")
         if own["consumed_batches"] is None:
@@ -92,7 +95,12 @@ class TrainerState:
         else:
             del own["consumed_samples"]
         own["last_lr"], own["last_loss"] = map(_number, (own["last_lr"], own["last_loss"]))
-        return {**{key: pack_plain(value, key) for key, value in own.items()}, **unknown}
+        packed = {key: pack_plain(value, key) for key, value in own.items()}
+        for key, value in packed.items():
+            problem = _kind_problem(key, unpack_plain(value))
+            if problem:
+                raise OptionError(f"{key} is {own[key]!r}: {problem} is expected")
+        return {**packed, **unknown}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], path: Path | None = None) -> TrainerState:
@@ -127,13 +135,10 @@ class TrainerState:
 def read_document(path: Path) -> dict[str, Any]:
     """Return the object in a ``trainer_state.json``, InfiniTrain's too.
 
-    Raises FileNotFoundError, and `CorruptCheckpointError` with the offset for what is no such file.
+    Raises OSError, `UnsupportedError` for a pipe, and `CorruptCheckpointError` with the offset for what is
+    no such file.
     """
-    limit = current_limits().header_bytes
-    with open(path, "rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise CorruptCheckpointError(f"more than {limit} bytes: no trainer state", path=path)
+    data = read_whole(path, "trainer state")
     try:
         return parse_object(data, "the trainer state", path=path)
     except CorruptCheckpointError:
@@ -158,14 +163,15 @@ def _number(value: Any) -> float | None:
 
 
 _COUNTS = {"global_step", "consumed_samples", "consumed_batches", "ddp_size", "tp_size", "sp_size", "pp_size"}
+_MOST = 10**18
 _TEXTS = {"optimizer_type", "checkpoint_format"}
 
 
 def _kind_problem(key: str, value: Any) -> str | None:
     """Return what is expected instead of ``value``, or None when it will do."""
     if key in _COUNTS:
-        sound = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        return None if sound else "a whole number from 0 up"
+        sound = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+        return None if sound else "a whole number from 0 up, of 18 digits at most,"
     if key == "best_loss":
         return None if _is_number(value) else "a number"
     if key in ("last_lr", "last_loss"):

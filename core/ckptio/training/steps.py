@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +25,7 @@ __all__ = [
     "latest_checkpoint",
     "list_checkpoints",
     "open_step",
+    "open_steps",
     "step_directories",
     "step_name",
     "step_of_name",
@@ -91,7 +95,10 @@ def step_directories(directory: Path, *, notes: Notes | None = None) -> list[tup
 
 
 def open_step(path: Path, *, checksums: bool = False) -> Step:
-    """Look at one step directory, whole or not; only headers are read, unless ``checksums`` are asked for."""
+    """Look at one step directory, whole or not; only headers are read, unless ``checksums`` are asked for.
+
+    Raises FileNotFoundError when it is not there.
+    """
     path = Path(path)
     number = step_of_name(path.name)
     state, manifest = None, None
@@ -104,26 +111,37 @@ def open_step(path: Path, *, checksums: bool = False) -> Step:
         problem = _problem(path, manifest, files, state, checksums)
     except (CkptError, OSError) as error:
         problem = str(error)
-    sizes = [each.stat() for each in path.rglob("*") if each.is_file()]
-    modified = max((each.st_mtime for each in sizes), default=path.stat().st_mtime)
+    begun = path.stat().st_mtime
+    sizes = list(_file_stats(path))
+    modified = max((each.st_mtime for each in sizes), default=begun)
     step = number if number is not None else state.global_step if state is not None else 0
     nbytes = sum(each.st_size for each in sizes)
     return Step(path, step, problem, manifest, files, nbytes, modified, state)
 
 
+def open_steps(paths: Iterable[Path], *, checksums: bool = False) -> Iterator[Step]:
+    """Look at each step directory that is still there: a training that goes on may prune one meanwhile."""
+    for path in paths:
+        try:
+            step = open_step(path, checksums=checksums)
+        except FileNotFoundError:
+            continue
+        yield step
+
+
 def list_checkpoints(directory: Path, *, notes: Notes | None = None) -> list[Step]:
     """Return the step directories of a run, incomplete ones too, in numeric order (the newest last)."""
-    return [open_step(path) for _, path in step_directories(directory, notes=speaker(notes))]
+    return list(open_steps(path for _, path in step_directories(directory, notes=speaker(notes))))
 
 
 def latest_checkpoint(directory: Path, *, checksums: bool = False, notes: Notes | None = None) -> Step | None:
     """Return the newest complete step of a run, or None; ``notes`` hears what was passed over and why."""
     say = speaker(notes)
-    for _, path in reversed(step_directories(directory, notes=say)):
-        step = open_step(path, checksums=checksums)
+    found = [path for _, path in step_directories(directory, notes=say)]
+    for step in open_steps(reversed(found), checksums=checksums):
         if step.problem is None:
             return step
-        say(f"{path}: passed over: {step.problem}")
+        say(f"{step.path}: passed over: {step.problem}")
     return None
 
 
@@ -157,6 +175,15 @@ def is_run(path: Path) -> bool:
     if step_of_name(path.name) is not None or path.name == FINAL:
         return False
     return not any(name in (STATE_FILE, MANIFEST) or _PARTS.fullmatch(name) for name in os.listdir(path))
+
+
+def _file_stats(path: Path) -> Iterator[os.stat_result]:
+    for directory, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                info = os.stat(os.path.join(directory, name))
+                if stat.S_ISREG(info.st_mode):
+                    yield info
 
 
 def _step_of_state(path: Path) -> int:
@@ -196,6 +223,8 @@ def _problem(
     number = step_of_name(path.name)
     if number is not None and state.global_step != number:
         return f"its trainer state is that of step {state.global_step}"
+    if manifest is not None and manifest.step != state.global_step:
+        return f"its manifest is that of step {manifest.step}"
     if manifest is not None:
         return damage(path, manifest, checksums=checksums)
     for file, _ in files.values():
