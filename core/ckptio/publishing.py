@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import secrets
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["fsync_directory", "publish_into", "publish_new", "remove_replaced", "temporary_sibling"]
+__all__ = [
+    "exchange",
+    "fsync_directory",
+    "publish_into",
+    "publish_new",
+    "remove_replaced",
+    "temporary_sibling",
+]
 
 
 def temporary_sibling(target: Path) -> Path:
@@ -23,6 +32,27 @@ def fsync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap the names of two files or directories in one step; False where the system cannot.
+
+    Raises OSError, FileNotFoundError when one of them is not there.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux's <fcntl.h> and <linux/fs.h>."""
 
 
 def publish_new(staging: Path, target: Path, *, overwrite: bool) -> None:

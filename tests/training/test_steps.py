@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -101,7 +102,12 @@ def test_step_0_after_126000_is_saved_and_said(loop: Begin, run_directory: Path)
     assert any("126000" in note for note in run.notes)
 
 
-def test_a_step_that_is_there_is_replaced_and_that_is_said(loop: Begin, run_directory: Path) -> None:
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_step_that_is_there_is_replaced_and_that_is_said(
+    loop: Begin, run_directory: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool
+) -> None:
+    if not swaps:
+        monkeypatch.setattr("ckptio.training.writing.exchange", lambda one, other: False)
     run = loop()
     run.step()
     first = run.save_as(5)
@@ -111,6 +117,30 @@ def test_a_step_that_is_there_is_replaced_and_that_is_said(loop: Begin, run_dire
     assert (first / "model.ckpt").read_bytes() != before
     assert any("step 5 is there already" in note for note in run.notes)
     assert os.listdir(run_directory) == [first.name]
+
+
+def test_a_step_that_is_replaced_is_never_without_its_name(
+    loop: Begin, run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = loop()
+    target = run.save_as(5)
+    rename = os.rename
+
+    def watched(old: Any, new: Any) -> None:
+        assert Path(old) != target, "a crash right after this rename would lose the step"
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", watched)
+    run.step()
+    run.save_as(5)
+    assert find_step(target).state == dataclasses.replace(run.state, **recorded(target))
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """Return what saving itself puts into a trainer state."""
+    state = open_step(path).state
+    assert state is not None
+    return {name: getattr(state, name) for name in ("optimizer_type", "checkpoint_format", "random")}
 
 
 # P3: save, check, then prune

@@ -17,7 +17,7 @@ from ckptio.conversion import save_checkpoint
 from ckptio.errors import OptionError, PluginError
 from ckptio.format import Format
 from ckptio.output import check_target, write_file
-from ckptio.publishing import fsync_directory, publish_new
+from ckptio.publishing import exchange, fsync_directory, publish_new
 from ckptio.training.checksums import ChecksummedOutput, file_crc32
 from ckptio.training.leftovers import hidden_name, locked_directory
 from ckptio.training.manifest import MANIFEST, Manifest
@@ -117,9 +117,18 @@ def _identity(target: Path) -> tuple[int, int] | None:
 
 
 def _publish(staging: Path, target: Path, before: tuple[int, int] | None) -> None:
-    """Give the finished directory its name; the one ``before`` steps aside for it, and no other does."""
+    """Give the finished directory its name; the one ``before`` steps aside for it, and no other does.
+
+    They change places in one step where the system can, so that a crash leaves one of the two under the name.
+    """
     aside = hidden_name(target)
     try:
+        if before is not None and exchange(staging, target):
+            if _identity(staging) != before:
+                exchange(staging, target)
+                raise FileExistsError
+            fsync_directory(target.parent)
+            return
         if before is not None:
             os.rename(target, aside)
         if before is not None and _identity(aside) != before:
