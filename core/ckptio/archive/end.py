@@ -85,5 +85,9 @@ def _find_end64(file: SourceFile, end: int) -> tuple[Sequence[int], int] | None:
     magic, length, _, _, *fields = END64.unpack(file.read_at(position, END64.size))
     # The length leaves out the magic and itself.
     if magic != END64_MAGIC or position + 12 + length != at:
+        found = at - END64.size
+        if position < found and file.read_at(found, len(END64_MAGIC)) == END64_MAGIC:
+            what = f"the zip64 end record should be at byte {position} and is at {found}"
+            raise zip_error(file, f"{what}: something was put before the archive, another one perhaps", at)
         raise zip_error(file, "the zip64 end record is not where it should be, or damaged", position)
     return fields, position

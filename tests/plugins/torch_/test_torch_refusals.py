@@ -168,9 +168,10 @@ def test_a_tar_of_before_0_1_10_is_named(tmp_path: Path) -> None:
 
 def test_two_archives_in_one_file_are_refused(opened: Opened) -> None:
     data = golden("torch/tied_zip.pt").read_bytes()
-    for joined in (data + data, b"x" * 64 + data):
-        with pytest.raises(CkptError):
-            opened(joined)
+    with pytest.raises(CkptError, match="something was put before the archive, another one perhaps"):
+        opened(data + data)
+    with pytest.raises(CkptError):
+        opened(b"x" * 64 + data)
 
 
 def test_an_encrypted_entry_is_refused(opened: Opened) -> None:
