@@ -90,3 +90,16 @@ def test_a_disk_that_fails_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.
             output.finish()
     assert threads() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_patch_does_not_hold_up_the_rest(tmp_path: Path) -> None:
+    found: list[int] = []
+    data = bytes(8 << 20)
+    with ChecksummedOutput(tmp_path / "x", found=lambda path, size, crc: found.append(crc)) as output:
+        file = output.create()
+        file.write(data)
+        with pytest.raises(ValueError, match="are not among"):
+            file.patch(len(data), b"x")
+        file.write(data)
+        output.finish()
+    assert found == [zlib.crc32(data + data)]

@@ -108,9 +108,11 @@ class _Follower:
     def paused(self) -> Iterator[None]:
         """Let nothing be read inside the ``with``."""
         self._free.clear()
-        with self._lock:
-            yield
-        self._free.set()
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._free.set()
 
     def seen(self, offset: int, size: int) -> bytes:
         """Return what was read already of ``size`` bytes from ``offset``; while paused."""
@@ -134,6 +136,7 @@ class _Follower:
         self._thread.join()
         if self._error is not None:
             raise self._error
+        assert self._position == size
         crc = self._crc
         for end, change in self._changes:
             crc ^= shifted_crc32(change, size - end)
