@@ -635,6 +635,17 @@ def test_shards_are_a_directory_in_the_step(tmp_path: Path) -> None:
     assert [other[name][0] for name in "abc"] == [0, 1, 2]
 
 
+def test_a_hyperparameter_that_no_shape_shows_is_named(loop: Begin) -> None:
+    run = loop({"config": {"n_head": 4, "n_embd": 2}})
+    run.save_as(1)
+    assert not any(
+        "configuration" in note for note in loop({"config": {"n_head": 4}}, resume_from="latest").notes
+    )
+    other = loop({"config": {"n_head": 2, "n_embd": 2}}, resume_from="latest")
+    assert other.state.config["n_head"] == 2
+    assert any("n_head 2 here, 4 in the checkpoint" in note and "n_embd" not in note for note in other.notes)
+
+
 def test_an_unknown_word_in_allow_is_refused(loop: Begin) -> None:
     with pytest.raises(OptionError, match="optimizer, extra, ties"):
         loop(resuming={"allow": {"optimiser"}})

@@ -61,6 +61,8 @@ def resume_checkpoint(
         check_directory(options.checkpoint_dir)
     step = _step_to_resume(options, verify, say)
     state = TrainerState() if step is None or step.state is None else step.state
+    if step is not None and config is not None:
+        _say_what_differs(step.path, state.config, config, say)
     state = dataclasses.replace(state, config=dict(config if config is not None else state.config))
     if options.checkpoint_dir is not None:
         check_parts(gather(options, model, optimizer, extra, state.config).parts)
@@ -132,6 +134,17 @@ def _step_to_resume(options: CheckpointOptions, verify: bool, say: Notes) -> Ste
     left = f" (left over: {', '.join(each.name for each in found)})" if found else ""
     say(f"{directory}: no complete checkpoint{left}; a fresh start")
     return None
+
+
+def _say_what_differs(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any], say: Notes) -> None:
+    """Name the hyperparameters that changed: a number of heads, say, shows in no shape of a tensor."""
+    changed = [
+        f"{key} {own[key]!r} here, {saved[key]!r} in the checkpoint"
+        for key in saved
+        if key in own and own[key] != saved[key]
+    ]
+    if changed:
+        say(f"{path}: the run that was saved had another configuration: {'; '.join(changed)}")
 
 
 def _say_what_is_there(directory: Path, step: int, say: Notes) -> None:
