@@ -56,11 +56,11 @@ class Output:
         self._replaced: tuple[str, ...] = ()
 
     def replace(self, names: Iterable[str]) -> None:
-        """Name the files of the old set in an existing directory, its index first: they go at the end.
+        """Name files of the old set in an existing directory, its index first: they go at the end.
 
         Nothing else in the directory is touched.
         """
-        self._replaced = tuple(name for name in names if name in self.existing)
+        self._replaced += tuple(name for name in names if name in self.existing)
 
     def create(self, relative: str | None = None) -> OutputFile:
         """Open the target's one file, or, with ``relative`` names, files of a directory.

@@ -15,7 +15,8 @@ class Fate:
     """What became of one thing of the source.
 
     ``kind`` is ``tensor``, ``leaf`` or ``metadata``. ``actions`` are one or more of ``copied``, ``cast``,
-    ``renamed``, ``tied``, ``derived`` and ``dropped`` for a tensor, ``kept``, ``recorded`` (in the sidecar),
+    ``renamed``, ``transposed``, ``split``, ``joined``, ``reordered``, ``tied``, ``derived`` and ``dropped``
+    for a tensor, ``kept``, ``recorded`` (in the sidecar),
     ``rewritten`` and ``dropped`` for the rest. ``target`` is its name in the target, None when it has none.
     """
 
@@ -37,7 +38,7 @@ class ConversionReport:
 
     ``added`` has the tensors that only the target has, with the reason. ``losses`` are those that
     were accepted by ``allow``. ``tensor_bytes`` counts the bytes of tensors written, ``seconds`` the
-    wall-clock time.
+    wall-clock time; ``notes`` say what is left to do by hand.
     """
 
     source: str
@@ -50,6 +51,7 @@ class ConversionReport:
     sidecar: str | None
     tensor_bytes: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
     def count(self, action: str) -> int:
         """Return how many tensors had this action."""
@@ -71,6 +73,7 @@ class ConversionReport:
         lines += [f"    {fate}" for fate in self.fates if set(fate.actions) - {"copied", "kept", "cast"}]
         lines += [f"    {name}: added ({reason})" for name, reason in self.added.items()]
         lines += [f"  accepted loss: {loss}" for loss in self.losses]
+        lines += [f"  {note}" for note in self.notes]
         if self.sidecar is not None:
             lines.append(f"  recorded beside it: {self.sidecar}")
         return "\n".join(lines)

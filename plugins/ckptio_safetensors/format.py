@@ -59,16 +59,21 @@ class SafetensorsFormat(ckptio.Format):
         return open_checkpoint(path)
 
     def write(self, checkpoint: ckptio.Checkpoint, out: ckptio.Output, options: Mapping[str, Any]) -> None:
-        """Write as safetensors does it, to the byte: by size of element, then by name."""
+        """Write as safetensors does it, to the byte: by size of element, then by name.
+
+        A directory gets a ``config.json`` where the config is one of transformers'.
+        """
+        from ckptio.folders import write_config
         from ckptio.sharding import write_shards
         from ckptio_safetensors.notes import encode_notes
 
         checkpoint = _with_ties(checkpoint, options)
-        notes = encode_notes(checkpoint)
         max_bytes = options["max_shard_size"]
         if max_bytes is None:
-            _write_file(checkpoint, out.create(), notes)
+            _write_file(checkpoint, out.create(), encode_notes(checkpoint))
         else:
+            checkpoint = write_config(checkpoint, out)
+            notes = encode_notes(checkpoint)
             write_shards(checkpoint, out, max_bytes, notes, suffix=SUFFIX, write_shard=_write_file)
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:

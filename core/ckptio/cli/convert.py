@@ -22,7 +22,7 @@ def convert(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="The file, or directory of shards, to write.", show_default=False
+            metavar="TARGET", help="The file to write, or the directory: OUT/ is one.", show_default=False
         ),
     ],
     checkpoint_format: Annotated[
@@ -50,6 +50,26 @@ def convert(
         str | None,
         typer.Option(
             metavar="NAME", help="The program whose names of tensors are wanted.", show_default=False
+        ),
+    ] = None,
+    source_layout: Annotated[
+        str | None,
+        typer.Option(
+            "--source_layout",
+            "--source-layout",
+            metavar="NAME",
+            help="The layout of SOURCE; without it, names and shapes decide.",
+            show_default=False,
+        ),
+    ] = None,
+    strip_prefix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strip_prefix",
+            "--strip-prefix",
+            metavar="TEXT",
+            help="Take it off the names that begin with it, such as _orig_mod. or module. (repeatable).",
+            show_default=False,
         ),
     ] = None,
     dtype: Annotated[
@@ -141,12 +161,21 @@ def convert(
     }
     for_files: dict[str, Any] = {
         "source_format": source_format,
+        "source_layout": source_layout,
+        "strip_prefix": strip_prefix or (),
         "select": select or None,
         "drop": drop or None,
     }
     with ProgressBar(quiet=quiet) as progress:
         if source_format is None and _is_step(source):
-            refused = {"-O": source_options, "--select": select, "--drop": drop, "--overwrite": overwrite}
+            refused = {
+                "-O": source_options,
+                "--source_layout": source_layout,
+                "--strip_prefix": strip_prefix,
+                "--select": select,
+                "--drop": drop,
+                "--overwrite": overwrite,
+            }
             _refuse(refused, "a step directory")
             from ckptio.training.step_conversion import convert_step
 

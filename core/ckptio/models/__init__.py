@@ -1,8 +1,8 @@
 """Architectures of models and the layouts in which programs store them.
 
-One table per architecture (``gpt2.py``, ``llama3.py``): a row for each canonical tensor with its shape,
-and what each layout does with it. `apply_layout` brings a checkpoint into a layout, `recognise` tells
-what a checkpoint is, and `normalise_config` gives its hyperparameters one spelling.
+One table per architecture (``gpt2.py``, ``llama3.py``, ``qwen2.py``): a row for each canonical tensor with
+its shape, and what each layout does with it. `apply_layout` brings a checkpoint into a layout,
+`recognise` tells what a checkpoint is, and `normalise_config` gives its hyperparameters one spelling.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ckptio.lazily import getter
 
 if TYPE_CHECKING:
     from ckptio.models.config import config_problems, normalise_config, parse_config_value
+    from ckptio.models.hf_config import config_from_hf, config_to_hf, retyped
     from ckptio.models.layouts import LayoutResult, apply_layout
     from ckptio.models.llama3 import ffn_range
     from ckptio.models.matching import Recognised, architecture, known_layouts, recognise
@@ -26,13 +27,16 @@ __all__ = [
     "Row",
     "apply_layout",
     "architecture",
+    "config_from_hf",
     "config_problems",
+    "config_to_hf",
     "dim_value",
     "ffn_range",
     "known_layouts",
     "normalise_config",
     "parse_config_value",
     "recognise",
+    "retyped",
 ]
 
-__getattr__ = getter(__name__, __all__, ("config", "tables", "llama3", "matching", "layouts"))
+__getattr__ = getter(__name__, __all__, ("config", "tables", "llama3", "matching", "layouts", "hf_config"))

@@ -11,41 +11,55 @@ loader takes one of the two without comparing. The causal masks ``attn.bias`` ar
 ``hf`` (transformers) has these names, with or without ``transformer.``, and no masks. Its ``Conv1D`` keeps
 four of the weights as (in, out). The head is stored only where it is no longer the embedding
 (``tie_word_embeddings: false``).
+
+``gguf`` (llama.cpp) has names of its own, no masks, and a head only where it is not the embedding. Source:
+``GPT2Model`` of llama.cpp's ``convert_hf_to_gguf.py``, and ``MODEL_TENSORS`` of the package gguf 0.19.
 """
 
 from __future__ import annotations
 
-from ckptio.models.tables import ABSENT, TRIL, Architecture, Column, Row
+from ckptio.models.tables import ABSENT, TRIL, Architecture, Column, Row, part
 
 __all__ = ["GPT2"]
 
 _H = "transformer.h.{l}."
 _WTE = "transformer.wte.weight"
-_CONV1D = {"hf": Column(transposed=True)}
+_BLK = "blk.{l}."
+_NO_MASK = {"llmc": ABSENT, "hf": ABSENT, "gguf": ABSENT}
+_HEAD = {"llmc": ABSENT, "hf": Column(tied_to=_WTE), "gguf": part("output.weight", tied_to=_WTE)}
+
+
+def _gguf(name: str) -> dict[str, Column]:
+    return {"gguf": part(name)}
+
+
+def _conv1d(name: str) -> dict[str, Column]:
+    return {"hf": Column(transposed=True), "gguf": part(name)}
+
 
 GPT2 = Architecture(
     "gpt2",
     "GPT-2",
-    ("llmc", "infinitrain", "hf"),
+    ("llmc", "infinitrain", "hf", "gguf"),
     (
-        Row(_WTE, ("vocab_size", "n_embd")),
-        Row("transformer.wpe.weight", ("block_size", "n_embd")),
-        Row(_H + "ln_1.weight", ("n_embd",)),
-        Row(_H + "ln_1.bias", ("n_embd",)),
-        Row(_H + "attn.bias", (1, 1, "block_size", "block_size"), TRIL, {"llmc": ABSENT, "hf": ABSENT}),
-        Row(_H + "attn.c_attn.weight", ("3*n_embd", "n_embd"), columns=_CONV1D),
-        Row(_H + "attn.c_attn.bias", ("3*n_embd",)),
-        Row(_H + "attn.c_proj.weight", ("n_embd", "n_embd"), columns=_CONV1D),
-        Row(_H + "attn.c_proj.bias", ("n_embd",)),
-        Row(_H + "ln_2.weight", ("n_embd",)),
-        Row(_H + "ln_2.bias", ("n_embd",)),
-        Row(_H + "mlp.c_fc.weight", ("4*n_embd", "n_embd"), columns=_CONV1D),
-        Row(_H + "mlp.c_fc.bias", ("4*n_embd",)),
-        Row(_H + "mlp.c_proj.weight", ("n_embd", "4*n_embd"), columns=_CONV1D),
-        Row(_H + "mlp.c_proj.bias", ("n_embd",)),
-        Row("transformer.ln_f.weight", ("n_embd",)),
-        Row("transformer.ln_f.bias", ("n_embd",)),
-        Row("lm_head.weight", ("vocab_size", "n_embd"), _WTE, {"llmc": ABSENT, "hf": Column(tied_to=_WTE)}),
+        Row(_WTE, ("vocab_size", "n_embd"), columns=_gguf("token_embd.weight")),
+        Row("transformer.wpe.weight", ("block_size", "n_embd"), columns=_gguf("position_embd.weight")),
+        Row(_H + "ln_1.weight", ("n_embd",), columns=_gguf(_BLK + "attn_norm.weight")),
+        Row(_H + "ln_1.bias", ("n_embd",), columns=_gguf(_BLK + "attn_norm.bias")),
+        Row(_H + "attn.bias", (1, 1, "block_size", "block_size"), TRIL, _NO_MASK),
+        Row(_H + "attn.c_attn.weight", ("3*n_embd", "n_embd"), columns=_conv1d(_BLK + "attn_qkv.weight")),
+        Row(_H + "attn.c_attn.bias", ("3*n_embd",), columns=_gguf(_BLK + "attn_qkv.bias")),
+        Row(_H + "attn.c_proj.weight", ("n_embd", "n_embd"), columns=_conv1d(_BLK + "attn_output.weight")),
+        Row(_H + "attn.c_proj.bias", ("n_embd",), columns=_gguf(_BLK + "attn_output.bias")),
+        Row(_H + "ln_2.weight", ("n_embd",), columns=_gguf(_BLK + "ffn_norm.weight")),
+        Row(_H + "ln_2.bias", ("n_embd",), columns=_gguf(_BLK + "ffn_norm.bias")),
+        Row(_H + "mlp.c_fc.weight", ("4*n_embd", "n_embd"), columns=_conv1d(_BLK + "ffn_up.weight")),
+        Row(_H + "mlp.c_fc.bias", ("4*n_embd",), columns=_gguf(_BLK + "ffn_up.bias")),
+        Row(_H + "mlp.c_proj.weight", ("n_embd", "4*n_embd"), columns=_conv1d(_BLK + "ffn_down.weight")),
+        Row(_H + "mlp.c_proj.bias", ("n_embd",), columns=_gguf(_BLK + "ffn_down.bias")),
+        Row("transformer.ln_f.weight", ("n_embd",), columns=_gguf("output_norm.weight")),
+        Row("transformer.ln_f.bias", ("n_embd",), columns=_gguf("output_norm.bias")),
+        Row("lm_head.weight", ("vocab_size", "n_embd"), _WTE, _HEAD),
     ),
-    {"hf": "transformer."},
+    {"hf": "transformer.", "gguf": ""},
 )

@@ -29,7 +29,7 @@ class LayoutResult:
     to that one; ``added`` are the names that the source did not have, with the reason; ``moved`` says of
     the tensors that are stored otherwise in the two layouts what they have become. When there are
     ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is nearest to,
-    with the sizes that most of its tensors have, or None.
+    with the sizes that most of its tensors have, or None. ``layout`` is the one that was wanted.
     """
 
     checkpoint: Checkpoint
@@ -39,6 +39,7 @@ class LayoutResult:
     moved: dict[str, Moved] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     recognised: Recognised | None = None
+    layout: str | None = None
 
 
 def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None = None) -> LayoutResult:
@@ -55,7 +56,7 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
         if each is not None and each not in known_layouts():
             raise OptionError(f"unknown layout {each!r}; known: {', '.join(known_layouts())}")
     found = match(checkpoint, source_layout)
-    result = LayoutResult(checkpoint, problems=found.problems(), recognised=found.recognised())
+    result = LayoutResult(checkpoint, problems=found.problems(), recognised=found.recognised(), layout=layout)
     if not found.known:
         return result
     if layout not in found.architecture.layouts:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from ckptio.models.tables import Architecture, Column, Part, Row, part
 
-__all__ = ["LLAMA3", "ffn_range"]
+__all__ = ["LLAMA3", "ffn_factors", "ffn_range"]
 
 _H = "transformer.h.{l}."
 
@@ -77,6 +77,22 @@ def ffn_range(
         half = 0.5 if how == "rounded" else 0.0
         low, high = (math.floor(multiplier * base * (1 + error) + half) for error in (-(2.0**-23), 2.0**-23))
     return _raised(low, multiple_of), _raised(high, multiple_of)
+
+
+def ffn_factors(n_embd: int, n_ffn: int) -> tuple[int, float]:
+    """Return a ``multiple_of`` and an ``ffn_dim_multiplier`` that make an MLP of inner width ``n_ffn``.
+
+    Many do. The multiplier is the first of Meta's own (1, 1.3, 1.5) that any power of two fits, and that
+    power the largest; else the multiplier is the plain quotient.
+    """
+    powers = [1 << bit for bit in range(n_ffn.bit_length(), -1, -1) if n_ffn % (1 << bit) == 0]
+    quotient = n_ffn / max(1, 8 * n_embd // 3)
+    for multiplier in (1.0, 1.3, 1.5, quotient):
+        for multiple_of in powers:
+            ranges = [ffn_range(n_embd, multiple_of, multiplier, how) for how in ("cut", "rounded")]
+            if all(low == high == n_ffn for low, high in ranges):
+                return multiple_of, multiplier
+    return n_ffn, quotient
 
 
 def _raised(width: int, multiple_of: int) -> int:

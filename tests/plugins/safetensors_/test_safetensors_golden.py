@@ -78,7 +78,9 @@ def test_every_folder_equals_its_truth(folder: Path, by_index: bool) -> None:
             assert checkpoint.specs[name].dtype is DType.parse(about["leaves"][name]["dtype"])
             assert equal_bits(checkpoint.read(name), truth[name]), name
         assert not checkpoint.leaves
-        assert not checkpoint.metadata
+        beside = folder / "config.json"
+        config = json.loads(beside.read_text()) if beside.exists() and not by_index else None
+        assert checkpoint.metadata == ({} if config is None else {"config": config})
 
 
 def test_the_tie_that_huggingface_hub_records() -> None:

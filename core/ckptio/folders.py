@@ -1,0 +1,144 @@
+"""Folders of models as transformers has them: ``config.json`` and what lies beside the weights.
+
+A format that reads and writes directories keeps ``metadata["config"]`` in ``config.json`` when it is in
+transformers' spelling, which has a ``model_type``. The other files of a folder are not the format's:
+`FolderOutput` copies them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ckptio.adapters import Annotated
+from ckptio.checkpoint import Checkpoint
+from ckptio.errors import CorruptCheckpointError
+from ckptio.files import SourceFile
+from ckptio.jsontext import nesting_problem, parse_object
+from ckptio.output import Output
+
+__all__ = [
+    "CONFIG",
+    "GENERATION",
+    "TOKENIZERS",
+    "FolderOutput",
+    "beside",
+    "folder_config",
+    "with_config",
+    "write_config",
+]
+
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
+TOKENIZERS = frozenset(
+    {
+        "added_tokens.json",
+        "chat_template.jinja",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+    }
+)
+_LARGEST_CONFIG = 16 << 20
+_PIECE = 1 << 20
+
+
+def with_config(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
+    """Add the ``config.json`` of a directory, where it has one, to a checkpoint that was opened in it.
+
+    One that is no JSON object says nothing of the tensors: it is left out, with a warning.
+    """
+    path = directory / CONFIG
+    if not path.is_file():
+        return checkpoint
+    try:
+        config = _read_object(path)
+    except CorruptCheckpointError as error:
+        warnings.warn(f"ignored: {error}", stacklevel=2)
+        return checkpoint
+    return Annotated(checkpoint, metadata={**checkpoint.metadata, "config": config})
+
+
+def folder_config(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """Return the config of a checkpoint when it is one for ``config.json``."""
+    config = checkpoint.metadata.get("config")
+    return config if isinstance(config, Mapping) and "model_type" in config else None
+
+
+def write_config(checkpoint: Checkpoint, out: Output) -> Checkpoint:
+    """Write ``config.json`` where the checkpoint has one, and return the checkpoint without it."""
+    config = folder_config(checkpoint)
+    if config is None:
+        return checkpoint
+    out.replace([CONFIG])
+    out.create(CONFIG).write(json.dumps(config, indent=2, allow_nan=False).encode() + b"\n")
+    return Annotated(
+        checkpoint, metadata={key: value for key, value in checkpoint.metadata.items() if key != "config"}
+    )
+
+
+def beside(source: Path) -> list[Path]:
+    """Return the files of a model's folder that go with it to another: tokenizer, generation config."""
+    if not source.is_dir():
+        return []
+    return sorted(
+        path for path in source.iterdir() if path.name in TOKENIZERS | {GENERATION} and path.is_file()
+    )
+
+
+class FolderOutput(Output):
+    """A directory with further files in it: copies of ``companions``, and ``made`` ones by name.
+
+    They are there before those of the format, whose last file makes the set count.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        *,
+        companions: Sequence[Path],
+        made: Mapping[str, bytes],
+        overwrite: bool = False,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(target, overwrite=overwrite, on_bytes=on_bytes)
+        self._companions = {path.name: path for path in companions}
+        self._made = made
+
+    def __enter__(self) -> Self:
+        try:
+            self.replace([*self._companions, *self._made])
+            for name, path in self._companions.items():
+                file = self.create(name)
+                for piece in _pieces(path):
+                    file.write(piece)
+            for name, content in self._made.items():
+                self.create(name).write(content)
+        except BaseException:
+            self.discard()
+            raise
+        return super().__enter__()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with contextlib.closing(SourceFile(path)) as file:
+        for offset in range(0, file.size, _PIECE):
+            yield file.read_at(offset, min(_PIECE, file.size - offset))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    with contextlib.closing(SourceFile(path)) as file:
+        if file.size > _LARGEST_CONFIG:
+            raise CorruptCheckpointError(f"larger than {_LARGEST_CONFIG} bytes, no config", path=path)
+        content = parse_object(file.read_at(0, file.size), "the config", path=path)
+    problem = nesting_problem(content)
+    if problem:
+        raise CorruptCheckpointError(f"the config is {problem}", path=path)
+    return content

@@ -1,0 +1,250 @@
+"""One conversion on its way: the checkpoint as adapted so far, and the account of what was done to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ckptio.adapters import Annotated, rename, select
+from ckptio.checkpoint import Checkpoint
+from ckptio.dtypes import DType
+from ckptio.errors import OptionError, Problem
+from ckptio.folder_plan import FolderPlan, plan_folder
+from ckptio.folders import FolderOutput
+from ckptio.format import Format, parse_options
+from ckptio.models import (
+    LayoutResult,
+    apply_layout,
+    config_from_hf,
+    normalise_config,
+    parse_config_value,
+)
+from ckptio.models.reshaping import Moved, chain
+from ckptio.output import Output
+from ckptio.reading import plugin_at_work
+from ckptio.report import ConversionReport, Fate
+from ckptio.transforms import Cast
+from ckptio.writing import Progress, Written, refuse, write_checkpoint
+
+__all__ = ["SHARD_SIZE", "Job", "shards_option"]
+
+SHARD_SIZE = "max_shard_size"
+"""The option by which a format that has it makes a directory of shards."""
+_HF = "hf"
+_LISTED = 10
+
+
+def shards_option(chosen: Format) -> bool:
+    """Return whether a format makes a directory of shards when it is given `SHARD_SIZE`."""
+    return any(option.name == SHARD_SIZE for option in chosen.write_options)
+
+
+class Job:
+    """One conversion on its way: the checkpoint as adapted so far, and what was done to it."""
+
+    def __init__(
+        self, source: Checkpoint, chosen: Format, options: Mapping[str, Any] | None, allow: Collection[str]
+    ) -> None:
+        self.source = self.current = source
+        self.format = chosen
+        self.allow = (allow,) if isinstance(allow, str) else allow
+        self.options = parse_options(
+            chosen.write_options, options, owner=f"the format {chosen.name!r}", flag="-o"
+        )
+        self.configured: dict[str, Any] = {}
+        self.layout: LayoutResult | None = None
+        self.moved: dict[str, Moved] = {}
+        self.folder: FolderPlan | None = None
+        self.casting: Cast | None = None
+        self.problems: list[Problem] = list(source.omissions())
+        self.accepted: tuple[Problem, ...] = ()
+
+    def configure(self, config: Mapping[str, Any] | None) -> None:
+        """Add hyperparameters to ``metadata["config"]``."""
+        if not config:
+            return
+        given = {
+            key: parse_config_value(key, value) if isinstance(value, str) else value
+            for key, value in config.items()
+        }
+        self.configured = normalise_config(given)
+        known = normalise_config(self.current.metadata.get("config") or {})
+        metadata = {**self.current.metadata, "config": {**known, **self.configured}}
+        self.current = Annotated(self.current, metadata=metadata)
+
+    def choose(self, keep: Sequence[str] | None, drop: Sequence[str] | None) -> None:
+        """Keep what matches one of ``keep`` (all, when None) and none of ``drop``."""
+        if keep is None and not drop:
+            return
+        names = [*self.current.names(), *self.current.leaves]
+        kept = _matching(names, keep, "--select") if keep is not None else set(names)
+        kept -= _matching(names, drop, "--drop") if drop else set()
+        leaves = {path: leaf for path, leaf in self.current.leaves.items() if path in kept}
+        self.current = Annotated(select(self.current, kept), leaves=leaves)
+
+    def strip(self, prefixes: str | Sequence[str]) -> None:
+        """Take prefixes off the names that have them."""
+        for prefix in [prefixes] if isinstance(prefixes, str) else prefixes:
+            names = {name: name.removeprefix(prefix) for name in self.current if name.startswith(prefix)}
+            if not names or not prefix:
+                raise OptionError(f"--strip_prefix {prefix!r} matches no tensor")
+            taken = [old for old, new in names.items() if not new or new in self.current]
+            if taken:
+                listed = ", ".join(taken[:_LISTED]) + (", …" if len(taken) > _LISTED else "")
+                what = f"--strip_prefix {prefix!r}: without it, a name is empty or taken already"
+                raise OptionError(f"{what}: {listed}")
+            self.current = rename(self.current, names)
+            self.moved = chain(self.moved, {old: Moved((new,), ("renamed",)) for old, new in names.items()})
+
+    def arrange(self, layout: str | None, source_layout: str | None = None) -> None:
+        """Bring the tensors into the layout that is asked for, or that the format is bound to."""
+        bound = self.format.capabilities.layout
+        if layout is not None and bound is not None and layout != bound:
+            raise OptionError(
+                f"the format {self.format.name!r} holds the layout {bound!r} only, not {layout!r}"
+            )
+        wanted = layout or bound
+        if wanted is None:
+            if source_layout is not None:
+                raise OptionError("--source_layout says what --layout is to change; pass that too")
+            return
+        self.layout = apply_layout(self.current, wanted, source_layout)
+        self.problems += self.layout.problems
+        self.current = self.layout.checkpoint
+        self.moved = chain(self.moved, self.layout.moved)
+        found = self.layout.recognised
+        if found is not None and _HF in found.layouts and wanted != _HF:
+            config, problems = config_from_hf(self.current.metadata.get("config") or {}, found)
+            self.problems += problems
+            self.current = Annotated(self.current, metadata={**self.current.metadata, "config": config})
+
+    def cast(self, dtype: str | DType | None) -> None:
+        """Cast the source's floating tensors, and nothing that the layout added."""
+        if dtype is None:
+            return
+        wanted = DType.parse(dtype) if isinstance(dtype, str) else dtype
+        added = self.layout.added if self.layout is not None else {}
+        self.casting = Cast(self.current, wanted, self.current.specs.keys() - added.keys())
+        self.current = self.casting
+        if "overflow" not in self.allow:
+            self.problems += self.casting.overflows()
+
+    def furnish(self, source: Path) -> Callable[..., Output]:
+        """Plan a folder where one is made, and return what makes the output."""
+        if self.options.get(SHARD_SIZE) is None:
+            return Output
+        hf = self.layout is not None and self.layout.layout == _HF
+        recognised = self.layout.recognised if self.layout is not None and hf else None
+        cast_to = self.casting.dtype if self.casting is not None else None
+        self.folder = plan_folder(self.current, source, recognised, cast_to)
+        self.problems += self.folder.problems
+        self.current = self.folder.checkpoint
+        return functools.partial(FolderOutput, companions=self.folder.companions, made=self.folder.made)
+
+    def write(
+        self,
+        target: Path,
+        source: str,
+        overwrite: bool,
+        progress: Progress | None,
+        make_output: Callable[..., Output] = Output,
+    ) -> Written:
+        """Refuse what cannot be held, else write."""
+        with plugin_at_work(self.format, f"checking {source}"):
+            self.problems += self.format.check(self.current, self.options)
+        # The layout and the format may say the same of a tensor, in the same words.
+        problems = tuple(dict.fromkeys(self.problems))
+        self.accepted = refuse(problems, self.allow, source=source, target=self.format)
+        written = write_checkpoint(
+            self.current,
+            target,
+            self.format,
+            self.options,
+            overwrite=overwrite,
+            progress=progress,
+            make_output=make_output,
+        )
+        if self.casting is not None:
+            self.accepted += self.casting.losses()
+        return written
+
+    def report(
+        self, source: str, target: str, source_format: str, written: Written, seconds: float
+    ) -> ConversionReport:
+        """Account for everything that the source had."""
+        fates = [self._tensor(name, written) for name in self.source.names()]
+        kept = self.current.leaves
+        for path in self.source.leaves:
+            action = "recorded" if path in written.recorded_leaves else "kept" if path in kept else "dropped"
+            fates.append(Fate("leaf", path, (action,), path if path in kept else None))
+        keys = {**self.source.metadata, **self.current.metadata}
+        for key in keys:
+            if key in written.recorded_metadata:
+                action = "recorded"
+            elif key == self.format.name:
+                action = "rewritten"
+            else:
+                action = "kept"
+            detail = ", ".join(f"{k}={v}" for k, v in self.configured.items()) if key == "config" else ""
+            fates.append(Fate("metadata", key, (action,), key, detail))
+        return ConversionReport(
+            source,
+            target,
+            source_format,
+            self.format.name,
+            tuple(fates),
+            dict(self.layout.added) if self.layout is not None else {},
+            tuple(str(dataclasses.replace(problem, allow=None)) for problem in self.accepted),
+            str(written.sidecar) if written.sidecar is not None else None,
+            written.tensor_bytes,
+            seconds,
+            self.folder.notes if self.folder is not None else (),
+        )
+
+    def _tensor(self, name: str, written: Written) -> Fate:
+        layout = self.layout
+        if layout is not None and name in layout.derived:
+            return Fate("tensor", name, ("derived",), None, layout.derived[name])
+        if name in self.moved:
+            return self._moved(name, self.moved[name], written)
+        if name not in self.current:
+            return Fate("tensor", name, ("dropped",), None, "on request")
+        canonical = self.current.canonical(name)
+        how = "cast" if self.casting is not None and canonical in self.casting.cast_names else "copied"
+        actions = [how]
+        detail = ""
+        if name != canonical:
+            in_full = name in written.names
+            actions = [how, "tied"] if in_full else ["tied"]
+            detail = f"{'stored in full; tied' if in_full else 'shares storage'} with {canonical}"
+            if canonical not in self.source:
+                # The tensor has come to be stored under another name, and its own is now an alias.
+                return Fate("tensor", name, (how, "renamed", "tied"), canonical, detail)
+        return Fate("tensor", name, tuple(actions), name, detail)
+
+    def _moved(self, name: str, moved: Moved, written: Written) -> Fate:
+        targets = [target for target in moved.targets if target in self.current]
+        if not targets:
+            return Fate("tensor", name, ("dropped",), None, "on request")
+        stored = self.current.canonical(targets[0])
+        how = "cast" if self.casting is not None and stored in self.casting.cast_names else "copied"
+        actions = (how, *(each for each in moved.actions if targets != [name] or each != "renamed"))
+        if stored == targets[0]:
+            return Fate("tensor", name, actions, ", ".join(targets))
+        in_full = targets[0] in written.names
+        detail = f"{'stored in full; tied' if in_full else 'shares storage'} with {stored}"
+        return Fate("tensor", name, (*actions, "tied"), targets[0], detail)
+
+
+def _matching(names: Sequence[str], patterns: Sequence[str], flag: str) -> set[str]:
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matched = set(fnmatch.filter(names, pattern)) | ({pattern} & set(names))
+        if not matched:
+            raise OptionError(f"{flag} {pattern!r} matches no tensor and no leaf")
+        found |= matched
+    return found

@@ -1,0 +1,209 @@
+"""Hyperparameters as ``config.json`` of transformers has them, and as ``ckptio.models.config`` spells them.
+
+A config keeps what this module does not know, either way. Source of the keys and their defaults:
+``GPT2Config``, ``LlamaConfig`` and ``Qwen2Config`` of transformers 4 and 5. What is written is the form
+that both read: ``rope_theta`` and ``rope_scaling``, for which version 5 alone has ``rope_parameters``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckptio.dtypes import DType
+from ckptio.errors import Problem
+from ckptio.models.config import config_problems, normalise_config
+from ckptio.models.llama3 import ffn_factors
+from ckptio.models.matching import Recognised
+
+__all__ = ["config_from_hf", "config_to_hf", "retyped"]
+
+_DTYPES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
+_LLAMA31_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""What ``use_scaled_rope`` stands for, in llm.c, InfiniTrain and Meta's own code."""
+_LLAMA31_POSITIONS = 131072
+_TRAINED = "trained_block_size"
+"""Our key for a length up to which nothing is scaled: transformers warns of a scaled model that short."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What transformers calls an architecture: its keys, what it has without being told, and all else.
+
+    ``fixed`` are what the layouts of other programs are: a config that says otherwise is no such model.
+    ``usual`` stands for what no tensor says where nobody does. ``special`` has the tokens that begin and
+    end a text, for the vocabulary of the published models.
+    """
+
+    model_type: str
+    class_name: str
+    spelling: Mapping[str, str]
+    implied: Mapping[str, Any]
+    usual: Mapping[str, Any]
+    fixed: Mapping[str, tuple[Any, ...]]
+    template: Mapping[str, Any]
+    special: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+
+_SPELLING = {
+    "vocab_size": "vocab_size",
+    "block_size": "max_position_embeddings",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_kv_head": "num_key_value_heads",
+    "n_embd": "hidden_size",
+    "n_ffn": "intermediate_size",
+    "norm_eps": "rms_norm_eps",
+    "rope_theta": "rope_theta",
+}
+
+_PROGRAMS = {
+    "gpt2": _Program(
+        "gpt2",
+        "GPT2LMHeadModel",
+        {
+            **{key: key for key in ("vocab_size", "n_layer", "n_head", "n_embd")},
+            "block_size": "n_positions",
+            "norm_eps": "layer_norm_epsilon",
+        },
+        {},
+        {"norm_eps": 1e-5},
+        {
+            "norm_eps": (1e-5,),
+            "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+        },
+        {"activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+        {50257: (50256, 50256)},
+    ),
+    "llama3": _Program(
+        "llama",
+        "LlamaForCausalLM",
+        _SPELLING,
+        {"norm_eps": 1e-6, "rope_theta": 10000.0},
+        {"norm_eps": 1e-5, "rope_theta": 500000.0, "block_size": 8192, "use_scaled_rope": False},
+        {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+        {128256: (128000, 128001)},
+    ),
+    "qwen2": _Program(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        _SPELLING,
+        {"norm_eps": 1e-6, "rope_theta": 10000.0},
+        {},
+        {"hidden_act": ("silu",), "use_sliding_window": (False,)},
+        {"hidden_act": "silu", "use_sliding_window": False},
+    ),
+}
+
+
+def config_from_hf(config: Mapping[str, Any], found: Recognised) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a config of transformers in the one spelling, and what in it other programs cannot do.
+
+    ``config`` may also be in the one spelling already, when it comes from ``--config`` alone.
+    """
+    program = _PROGRAMS[found.architecture]
+    normal = normalise_config(config)
+    problems = []
+    if "model_type" in normal:
+        if normal["model_type"] != program.model_type:
+            what = f"{normal['model_type']!r} found, {program.model_type!r} expected for these tensors"
+            problems.append(Problem("config.model_type", what))
+        for key, values in program.fixed.items():
+            if normal.get(key, values[0]) not in values:
+                what = f"{normal[key]!r} found, {values[0]!r} expected: other programs have nothing else"
+                problems.append(Problem(f"config.{key}", what))
+    rope, wrong = _rope_from_hf(normal) if "rope_theta" in program.spelling else ({}, [])
+    implied = program.implied if "model_type" in normal else {}
+    ours = {key: value for key, value in normal.items() if key in {*program.spelling, *_OURS}}
+    if _TRAINED in normal and normal.get("block_size") == _LLAMA31_POSITIONS:
+        ours["block_size"] = normal[_TRAINED]
+    ours = {**implied, **rope, **ours, **found.sizes}
+    for key in ("n_qkv", "n_ffn", *program.fixed):
+        ours.pop(key, None)
+    if "n_ffn" in found.sizes and not {"multiple_of", "ffn_dim_multiplier"} & ours.keys():
+        factors = ffn_factors(found.sizes["n_embd"], found.sizes["n_ffn"])
+        ours["multiple_of"], ours["ffn_dim_multiplier"] = factors
+    return ours, problems + wrong
+
+
+def config_to_hf(
+    config: Mapping[str, Any], found: Recognised, dtype: DType | None, *, tied: bool
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a config in the one spelling as transformers has it, and which hyperparameters are wanting."""
+    program = _PROGRAMS[found.architecture]
+    normal = normalise_config(config)
+    problems = config_problems(normal, found.sizes)
+    if "n_head" not in normal:
+        problems.append(Problem("config.n_head", "config.json needs it; pass --config n_head=…"))
+    if problems:
+        return {}, problems
+    known = {**program.usual, **normal, **found.sizes}
+    if "n_qkv" in known:
+        head = known["n_embd"] // known["n_head"]
+        known.setdefault("n_kv_head", (known.pop("n_qkv") - known["n_embd"]) // (2 * head))
+        known.pop("n_qkv", None)
+    scaled = known.pop("use_scaled_rope", False)
+    if scaled and known["block_size"] <= _LLAMA31_ROPE["original_max_position_embeddings"]:
+        known[_TRAINED] = known["block_size"]
+        known["block_size"] = _LLAMA31_POSITIONS
+    written = {program.spelling.get(key, key): value for key, value in known.items()}
+    written = {**program.template, **written}
+    if "rope_theta" in program.spelling:
+        rope = {"rope_type": "llama3", **_LLAMA31_ROPE} if scaled else None
+        written["rope_scaling"] = rope
+    begin, end = program.special.get(known["vocab_size"], (None, None))
+    return {
+        "architectures": [program.class_name],
+        "model_type": program.model_type,
+        **written,
+        "bos_token_id": written.get("bos_token_id", begin),
+        "eos_token_id": written.get("eos_token_id", end),
+        "tie_word_embeddings": tied,
+        **({"dtype": _DTYPES[dtype]} if dtype in _DTYPES else {}),
+    }, []
+
+
+def retyped(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
+    """Return a config of transformers that says ``dtype`` where it said another."""
+    name = _DTYPES.get(dtype)
+    keys = {"dtype", "torch_dtype"} & config.keys() if "model_type" in config else set()
+    return {key: name if key in keys and name else value for key, value in config.items()}
+
+
+_OURS = frozenset({"multiple_of", "ffn_dim_multiplier", "max_gen_batch_size", "version", "use_scaled_rope"})
+
+
+def _rope_from_hf(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return ``rope_theta`` and ``use_scaled_rope``; a scaling other than LLaMA 3.1's is a problem."""
+    found: dict[str, Any] = {}
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if "model_type" not in config:
+        return found, []
+    if scaling is None:
+        return {"use_scaled_rope": False}, []
+    if not isinstance(scaling, Mapping):
+        return found, [Problem("config.rope_scaling", "no map of hyperparameters")]
+    if "rope_theta" in scaling:
+        found["rope_theta"] = scaling["rope_theta"]
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    found["use_scaled_rope"] = kind == "llama3"
+    differs = [
+        f"{key} {scaling.get(key)!r}" for key, value in _LLAMA31_ROPE.items() if scaling.get(key) != value
+    ]
+    if kind not in ("default", "llama3"):
+        return found, [Problem("config.rope_scaling", f"{kind!r}: other programs have 'llama3' alone")]
+    if kind == "llama3" and differs:
+        wanted = ", ".join(f"{key} {value:g}" for key, value in _LLAMA31_ROPE.items())
+        what = f"{', '.join(differs)}: other programs have LLaMA 3.1's scaling alone ({wanted})"
+        return found, [Problem("config.rope_scaling", what)]
+    return found, []
