@@ -70,9 +70,7 @@ def head_problems(
         return [Problem("config.n_head", what)]
     rows = sizes["n_embd"] // config["n_head"]
     if rows < 2 or rows % 2 or sizes["n_kv"] % rows:
-        what = (
-            f"n_head {config['n_head']} makes heads of {rows} rows, which K's {sizes['n_kv']} are not made of"
-        )
+        what = f"n_head {config['n_head']} makes heads of {rows} rows, but K has {sizes['n_kv']}"
         return [Problem("config.n_head", what)]
     return []
 
