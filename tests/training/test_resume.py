@@ -222,7 +222,8 @@ def test_separate_tensors_that_only_start_equal_are_refused_before_step_1(tmp_pa
     said = str(caught.value)
     assert "lm_head.weight" in said
     assert "a tensor of its own" in said
-    assert "--checkpoint_format msgpack, npz, safetensors, statedict, torch" in said
+    assert "these would do: --checkpoint_format " in said
+    assert "msgpack, npz, safetensors, statedict, torch" in said
     assert list((tmp_path / "run").iterdir()) == []
     resume_checkpoint(saving(tmp_path, checkpoint_format="statedict"), tensors, config=config)
 
@@ -300,6 +301,26 @@ def test_parameters_in_another_order_are_matched_by_name(tmp_path: Path) -> None
     swapped.param_groups.reverse()
     resume_checkpoint(CheckpointOptions(resume_from=str(path)), other, swapped, notes=silent)
     assert train(other, swapped, 2) == wanted
+
+
+def test_groups_without_parameters_keep_their_own_values(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 2)
+
+    def made(rates: list[float]) -> Any:
+        groups = [list(model.parameters()), *([] for _ in rates[1:])]
+        return torch.optim.SGD(
+            [{"params": group, "lr": rate} for group, rate in zip(groups, rates, strict=True)]
+        )
+
+    options = CheckpointOptions(checkpoint_dir=tmp_path / "run", save_steps=1)
+    save_checkpoint(options, TrainerState(global_step=1), model, made([0.1, 0.2, 0.3]))
+    again = CheckpointOptions(resume_from=str(tmp_path / "run"))
+    optimizer = made([1, 1, 1])
+    resume_checkpoint(again, model, optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2, 0.3]
+    with pytest.raises(UnsupportedError, match="parameter groups"):
+        resume_checkpoint(again, model, made([1, 1]))
 
 
 def test_a_parameter_more_or_less_is_listed_by_name(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ name. Other optimizers (any with a state dict, or a plain dict) are kept as they
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,11 +88,14 @@ def put_optimizer(optimizer: Any, model: Any, state: Any) -> None:
         return
     names = _group_names(optimizer, model)
     position = {name: at for at, name in enumerate(name for group in names for name in group)}
-    saved = {frozenset(group["params"]): group for group in state["param_groups"]}
+    # Groups without a parameter are told apart by their order.
+    saved: dict[frozenset[str], list[Any]] = {}
+    for group in state["param_groups"]:
+        saved.setdefault(frozenset(group["params"]), []).append(group)
     groups = []
     for now, its_names in zip(optimizer.state_dict()["param_groups"], names, strict=True):
         kept = {key: value for key, value in now.items() if key in _OWN}
-        groups.append({**saved[frozenset(its_names)], **kept})
+        groups.append({**saved[frozenset(its_names)].pop(0), **kept})
     slots = {position[name]: values for name, values in state["state"].items()}
     optimizer.load_state_dict({**state, "state": slots, "param_groups": groups})
     _undo_casts(optimizer, names, state["state"])
@@ -141,7 +145,7 @@ def _group_differences(own: list[list[str]], saved: list[list[str]]) -> list[Pro
     theirs = {name for group in saved for name in group}
     problems = [Problem(name, "in the optimizer, not in the checkpoint") for name in sorted(ours - theirs)]
     problems += [Problem(name, "in the checkpoint, not in the optimizer") for name in sorted(theirs - ours)]
-    if not problems and {frozenset(group) for group in own} != {frozenset(group) for group in saved}:
+    if not problems and Counter(map(frozenset, own)) != Counter(map(frozenset, saved)):
         sizes = [len(group) for group in own], [len(group) for group in saved]
         what = f"of {sizes[0]} parameters here, of {sizes[1]} in the checkpoint, or divided otherwise"
         problems.append(Problem("parameter groups", what))
