@@ -460,3 +460,20 @@ def test_diff_of_what_cannot_be_compared(
         ended = ckpt("diff", *argv)
         assert (ended.status, ended.out) == (2, "")
         assert ended.err
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "diff", "convert"])
+def test_a_run_directory_is_told_from_its_steps(
+    ckpt: Callable[..., Any], step: Callable[..., Path], tmp_path: Path, command: str
+) -> None:
+    path = step()
+    further: dict[str, list[Any]] = {
+        "diff": [path],
+        "convert": [tmp_path / "x", "--checkpoint_format", "npz"],
+    }
+    more = further.get(command, [])
+    ended = ckpt(command, path.parent, *more)
+    assert ended.status == (2 if command == "diff" else 1)
+    assert ended.err == (
+        f"error: {path.parent}: a directory of step directories; name one of them, such as {path}\n"
+    )

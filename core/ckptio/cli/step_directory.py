@@ -23,17 +23,26 @@ _FORMAT = "checkpoint_format"
 def is_step(path: Path) -> bool:
     """Return whether ``path`` is the step directory of a training run, whole or not.
 
-    A directory of shards is none, even with the trainer state of another program beside them.
+    A directory of shards is none, even with the trainer state of another program beside them. Raises
+    `OptionError` for a directory that has nothing but steps in it.
     """
     if not path.is_dir():
         return False
+    from ckptio.errors import OptionError
     from ckptio.training.manifest import MANIFEST
     from ckptio.training.state import STATE_FILE
-    from ckptio.training.steps import FINAL, open_step, step_of_name
+    from ckptio.training.steps import FINAL, open_step, step_directories, step_of_name
 
     if step_of_name(path.name) is not None or path.name == FINAL or (path / MANIFEST).is_file():
         return True
-    return (path / STATE_FILE).is_file() and "model" in open_step(path).files
+    if (path / STATE_FILE).is_file() and "model" in open_step(path).files:
+        return True
+    found = step_directories(path)
+    if found and not any(each.is_file() for each in path.iterdir()):
+        raise OptionError(
+            f"{path}: a directory of step directories; name one of them, such as {found[-1][1]}"
+        )
+    return False
 
 
 def inspect_step(
