@@ -72,9 +72,11 @@ class GgufFormat(ckptio.Format):
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find what ggml or its blocks cannot hold, and odd metadata."""
+        from ckptio_gguf.config import model_problems
         from ckptio_gguf.notes import metadata_problems
         from ckptio_gguf.writing import tensor_problems
 
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         problems += tensor_problems(checkpoint, options)
+        problems += model_problems(checkpoint)
         return problems + metadata_problems(checkpoint.metadata)

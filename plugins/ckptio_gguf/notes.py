@@ -9,6 +9,7 @@ from typing import Any
 import ckptio
 from ckptio import Problem
 from ckptio.jsontext import nesting_problem, parse_object
+from ckptio_gguf.config import CONFIG, config_of
 from ckptio_gguf.values import infer_type, pack_string, pack_value, read_string, read_value
 
 __all__ = [
@@ -66,7 +67,10 @@ def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], in
             if kind != infer_type(value):
                 types[key] = kind
     note = {key: value for key, value in (("alignment", alignment), ("types", types)) if value}
+    config, more = config_of(metadata), beside.get(CONFIG, {})
     metadata = {**metadata, **beside}
+    if config and isinstance(more, dict):
+        metadata[CONFIG] = {**config, **more}
     if note:
         metadata[OWN] = note
     return metadata, alignment or DEFAULT_ALIGNMENT

@@ -9,6 +9,7 @@ from typing import Any
 from ckptio import Checkpoint, DType, Problem, TensorSpec
 from ckptio.output import OutputFile
 from ckptio_gguf.blocks import NEEDED, Blocks, has_package, quantized_chunks, untouched
+from ckptio_gguf.config import with_model
 from ckptio_gguf.header import Stored, pack_header, padding
 from ckptio_gguf.notes import DEFAULT_ALIGNMENT, OWN, is_alignment
 from ckptio_gguf.types import BY_DTYPE, BY_NAME, QUANTIZERS, GgmlType
@@ -61,7 +62,7 @@ def write_file(checkpoint: Checkpoint, file: OutputFile, options: Mapping[str, A
     """Write header and tensors in the order of the checkpoint, each padded to the alignment."""
     alignment, say = _alignment(checkpoint.metadata, options["alignment"])
     entries = [_entry(checkpoint, spec, options["quantize"]) for spec in checkpoint.specs.values()]
-    metadata = checkpoint.metadata
+    metadata = with_model(checkpoint)
     if any(each.blocks is None and each.stored.quantized for each in entries):
         metadata = {**metadata, **_quantization(options["quantize"])}
     header = pack_header([each.stored for each in entries], metadata, alignment, say)

@@ -5,7 +5,9 @@ each): ``n_qkv`` in all; rotary pairs are interleaved, as in Meta's files. The M
 ``c_proj(c_fc(x) * silu(c_fc2(x)))``, of inner width ``n_ffn``. The head is a matrix of its own.
 
 ``hf`` (transformers) stores Q, K and V apart, and the rows of each head of Q and K in halves: first the
-first of every rotary pair, then the second. A head that is not stored is the embedding.
+first of every rotary pair, then the second. A head that is not stored is the embedding. ``gguf`` (llama.cpp)
+stores Q, K and V apart too, their rows in the canonical order. Source: ``LlamaModel`` of llama.cpp's
+``convert_hf_to_gguf.py``, and ``MODEL_TENSORS`` of the package gguf 0.19.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ __all__ = ["LLAMA3", "ffn_factors", "ffn_range"]
 _H = "transformer.h.{l}."
 
 _HF = "model.layers.{l}."
+_BLK = "blk.{l}."
 _WTE = "transformer.wte.weight"
 _QKV = {
     "hf": Column(
@@ -28,35 +31,63 @@ _QKV = {
             Part(_HF + "self_attn.k_proj.weight", "n_kv", rotary=True),
             Part(_HF + "self_attn.v_proj.weight", "n_kv"),
         )
-    )
+    ),
+    "gguf": Column(
+        parts=(
+            Part(_BLK + "attn_q.weight", "n_embd"),
+            Part(_BLK + "attn_k.weight", "n_kv"),
+            Part(_BLK + "attn_v.weight", "n_kv"),
+        )
+    ),
 }
+_HEAD = {"hf": part("lm_head.weight", tied_to=_WTE), "gguf": part("output.weight", tied_to=_WTE)}
 
 
-def _hf(name: str) -> dict[str, Column]:
-    return {"hf": part(name)}
+def _names(hf: str, gguf: str) -> dict[str, Column]:
+    return {"hf": part(hf), "gguf": part(gguf)}
+
+
+def _block(hf: str, gguf: str) -> dict[str, Column]:
+    return _names(_HF + hf, _BLK + gguf)
 
 
 LLAMA3 = Architecture(
     "llama3",
     "LLaMA-3",
-    ("llmc", "infinitrain", "hf"),
+    ("llmc", "infinitrain", "hf", "gguf"),
     (
-        Row(_WTE, ("vocab_size", "n_embd"), columns=_hf("model.embed_tokens.weight")),
-        Row(_H + "ln_1.weight", ("n_embd",), columns=_hf(_HF + "input_layernorm.weight")),
+        Row(_WTE, ("vocab_size", "n_embd"), columns=_names("model.embed_tokens.weight", "token_embd.weight")),
+        Row(_H + "ln_1.weight", ("n_embd",), columns=_block("input_layernorm.weight", "attn_norm.weight")),
         Row(_H + "attn.c_attn.weight", ("n_qkv", "n_embd"), columns=_QKV),
-        Row(_H + "attn.c_proj.weight", ("n_embd", "n_embd"), columns=_hf(_HF + "self_attn.o_proj.weight")),
-        Row(_H + "ln_2.weight", ("n_embd",), columns=_hf(_HF + "post_attention_layernorm.weight")),
-        Row(_H + "mlp.c_fc.weight", ("n_ffn", "n_embd"), columns=_hf(_HF + "mlp.up_proj.weight")),
-        Row(_H + "mlp.c_fc2.weight", ("n_ffn", "n_embd"), columns=_hf(_HF + "mlp.gate_proj.weight")),
-        Row(_H + "mlp.c_proj.weight", ("n_embd", "n_ffn"), columns=_hf(_HF + "mlp.down_proj.weight")),
-        Row("transformer.ln_f.weight", ("n_embd",), columns=_hf("model.norm.weight")),
         Row(
-            "lm_head.weight",
-            ("vocab_size", "n_embd"),
-            columns={"hf": part("lm_head.weight", tied_to=_WTE)},
+            _H + "attn.c_proj.weight",
+            ("n_embd", "n_embd"),
+            columns=_block("self_attn.o_proj.weight", "attn_output.weight"),
         ),
+        Row(
+            _H + "ln_2.weight",
+            ("n_embd",),
+            columns=_block("post_attention_layernorm.weight", "ffn_norm.weight"),
+        ),
+        Row(
+            _H + "mlp.c_fc.weight", ("n_ffn", "n_embd"), columns=_block("mlp.up_proj.weight", "ffn_up.weight")
+        ),
+        Row(
+            _H + "mlp.c_fc2.weight",
+            ("n_ffn", "n_embd"),
+            columns=_block("mlp.gate_proj.weight", "ffn_gate.weight"),
+        ),
+        Row(
+            _H + "mlp.c_proj.weight",
+            ("n_embd", "n_ffn"),
+            columns=_block("mlp.down_proj.weight", "ffn_down.weight"),
+        ),
+        Row(
+            "transformer.ln_f.weight", ("n_embd",), columns=_names("model.norm.weight", "output_norm.weight")
+        ),
+        Row("lm_head.weight", ("vocab_size", "n_embd"), columns=_HEAD),
     ),
-    {"hf": "model."},
+    {"hf": "model.", "gguf": ""},
 )
 
 

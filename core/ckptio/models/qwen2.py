@@ -1,7 +1,8 @@
 """Qwen2 and Qwen2.5: LLaMA's blocks with a bias on Q, K and V.
 
-transformers is where these models come from, so the canonical rows have its order: the heads of Q and K
-are in halves. llm.c and InfiniTrain have no such model; the canonical names are made as theirs are.
+transformers is where these models come from, so the canonical rows have its order, which is llama.cpp's
+too: the heads of Q and K are in halves. llm.c and InfiniTrain have no such model; the canonical names are
+made as theirs are.
 """
 
 from __future__ import annotations
@@ -14,25 +15,29 @@ from ckptio.models.tables import Architecture, Column, Part, Row
 __all__ = ["QWEN2"]
 
 _C_ATTN = "transformer.h.{l}.attn.c_attn."
-_HF = "model.layers.{l}.self_attn."
+_HF = "model.layers.{l}.self_attn.%s_proj."
+_GGUF = "blk.{l}.attn_%s."
 
 
-def _qkv(kind: str) -> Column:
+def _qkv(kind: str) -> dict[str, Column]:
     sizes = {"q": "n_embd", "k": "n_kv", "v": "n_kv"}
-    return Column(parts=tuple(Part(f"{_HF}{each}_proj.{kind}", rows) for each, rows in sizes.items()))
+    return {
+        layout: Column(parts=tuple(Part(name % each + kind, rows) for each, rows in sizes.items()))
+        for layout, name in (("hf", _HF), ("gguf", _GGUF))
+    }
 
 
 def _rows(row: Row) -> tuple[Row, ...]:
     if row.name != _C_ATTN + "weight":
         return (row,)
-    weight = dataclasses.replace(row, columns={"hf": _qkv("weight")})
-    return weight, Row(_C_ATTN + "bias", ("n_qkv",), columns={"hf": _qkv("bias")})
+    weight = dataclasses.replace(row, columns=_qkv("weight"))
+    return weight, Row(_C_ATTN + "bias", ("n_qkv",), columns=_qkv("bias"))
 
 
 QWEN2 = Architecture(
     "qwen2",
     "Qwen2",
-    ("hf",),
+    ("hf", "gguf"),
     tuple(each for row in LLAMA3.rows for each in _rows(row)),
     LLAMA3.prefixes,
 )

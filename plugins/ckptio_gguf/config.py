@@ -1,0 +1,132 @@
+"""Hyperparameters as llama.cpp's metadata have them, and as ``metadata["config"]`` spells them.
+
+Source of the keys: ``Keys`` of the package gguf 0.19, and what llama.cpp wants of ``gpt2``, ``llama`` and
+``qwen2``. A number of the file is an f32, so 1e-05 is read as the shortest decimal that is that f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ckptio import Checkpoint, OptionError, Problem
+from ckptio.models import Recognised, normalise_config, recognise
+
+__all__ = ["CONFIG", "config_of", "model_problems", "with_model"]
+
+CONFIG = "config"
+_LAYOUT = "gguf"
+_ARCHITECTURE = "general.architecture"
+_TOKENIZER = "tokenizer.ggml.model"
+_NO_TOKENIZER = {_TOKENIZER: "no_vocab"}
+"""What llama.cpp takes for a model whose tokens it is not to turn into text."""
+_NAMES = {"gpt2": "gpt2", "llama3": "llama", "qwen2": "qwen2"}
+"""Our architectures, and llama.cpp's names of them."""
+_COMMON = {
+    "n_layer": "block_count",
+    "n_embd": "embedding_length",
+    "block_size": "context_length",
+    "n_head": "attention.head_count",
+    "vocab_size": "vocab_size",
+}
+_ROTARY = {
+    "n_kv_head": "attention.head_count_kv",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+}
+_KEYS = {
+    "gpt2": {**_COMMON, "norm_eps": "attention.layer_norm_epsilon"},
+    "llama": {**_COMMON, **_ROTARY},
+    "qwen2": {**_COMMON, **_ROTARY},
+}
+"""By llama.cpp's architecture, its keys for those of a config."""
+_WIDTH = "feed_forward_length"
+_GPT2_EPS = 1e-5
+
+
+def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that the metadata of a file say, as far as they are of a known architecture."""
+    name = metadata.get(_ARCHITECTURE)
+    found: dict[str, Any] = {}
+    for key, ending in _KEYS.get(name, {}).items() if isinstance(name, str) else ():
+        value = metadata.get(f"{name}.{ending}")
+        if type(value) is int:
+            found[key] = value
+        elif type(value) is float:
+            found[key] = float(str(np.float32(value)))
+    return found
+
+
+def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the metadata to write: with llama.cpp's keys for what the config and the tensors say.
+
+    What the keys say is no longer in the config; reading finds it again.
+    """
+    metadata = dict(checkpoint.metadata)
+    found = _recognised(checkpoint)
+    if found is not None:
+        metadata.setdefault(_ARCHITECTURE, _NAMES[found.architecture])
+    config = _config(checkpoint, found)
+    name = metadata.get(_ARCHITECTURE)
+    if config is None or not isinstance(name, str) or name not in _KEYS:
+        return metadata
+    said = config_of(metadata)
+    for key, ending in _KEYS[name].items():
+        if key in config and said.get(key) != config[key]:
+            value = config[key]
+            metadata[f"{name}.{ending}"] = float(np.float32(value)) if isinstance(value, float) else value
+    if found is not None:
+        width = found.sizes.get("n_ffn", 4 * found.sizes["n_embd"])
+        metadata[f"{name}.{_WIDTH}"] = width
+        if _TOKENIZER not in metadata:
+            metadata |= _NO_TOKENIZER
+    said = config_of(metadata)
+    rest = {key: value for key, value in config.items() if said.get(key) != value}
+    if rest:
+        metadata[CONFIG] = rest
+    else:
+        metadata.pop(CONFIG, None)
+    return metadata
+
+
+def model_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
+    """Yield what llama.cpp needs to know of a model in its layout, and nobody says."""
+    found = _recognised(checkpoint)
+    config = _config(checkpoint, found)
+    if found is None or config is None:
+        return
+    name = _NAMES[found.architecture]
+    said = {**config_of({**checkpoint.metadata, _ARCHITECTURE: name}), **config}
+    for key in _KEYS[name].keys() - said.keys():
+        yield Problem(f"config.{key}", f"llama.cpp needs it, and no tensor says it; pass --config {key}=…")
+    if config.get("use_scaled_rope"):
+        what = "llama.cpp takes LLaMA 3.1's scaling from a tensor rope_freqs.weight, which is not made here"
+        yield Problem("config.use_scaled_rope", what)
+
+
+def _config(checkpoint: Checkpoint, found: Recognised | None) -> dict[str, Any] | None:
+    """Return the config, completed by the sizes of the tensors; None when there is none that is a map."""
+    config = checkpoint.metadata.get(CONFIG, {})
+    if not isinstance(config, Mapping):
+        return None
+    config = normalise_config(config)
+    if found is None:
+        return config
+    known = {**config, **{key: found.sizes[key] for key in _COMMON if key in found.sizes}}
+    if found.architecture == "gpt2":
+        known.setdefault("norm_eps", _GPT2_EPS)
+    heads = known.get("n_head")
+    if "n_qkv" in found.sizes and isinstance(heads, int) and heads > 0 and known["n_embd"] % heads == 0:
+        rows = known["n_embd"] // heads
+        known.setdefault("n_kv_head", (found.sizes["n_qkv"] - known["n_embd"]) // (2 * rows))
+    return known
+
+
+def _recognised(checkpoint: Checkpoint) -> Recognised | None:
+    try:
+        found = recognise(checkpoint)
+    except OptionError:
+        return None
+    return found if found is not None and _LAYOUT in found.layouts else None
