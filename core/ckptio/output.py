@@ -120,7 +120,7 @@ class Output:
         tops = [PurePosixPath(name).parts[0] for name in reversed(self._files) if name is not None]
         names = list(reversed(dict.fromkeys(tops)))
         try:
-            publish_into(self.staging, self.target, names)
+            publish_into(self.staging, self.target, names, self._replaced)
         finally:
             self.published = not (self.staging / names[-1]).exists()
         fsync_directory(self.target)

@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 __all__ = [
@@ -71,20 +71,29 @@ def publish_new(staging: Path, target: Path, *, overwrite: bool) -> None:
         ) from None
 
 
-def publish_into(staging: Path, target: Path, names: Sequence[str]) -> None:
+def publish_into(staging: Path, target: Path, names: Sequence[str], replacing: Collection[str] = ()) -> None:
     """Move what is in the directory ``staging`` into the existing directory ``target``, the last one last.
 
-    It alone may replace a file: it is what makes the others count (an index, say), so up to its rename
-    the old set is whole, and from then on the new one. When it fails, the others are taken back.
+    The last may replace a file: it is what makes the others count (an index, say), so up to its rename the
+    old set is whole, and from then on the new one. So may those that are ``replacing``, which change places
+    with the old ones just before. When it fails, all is put back.
     """
     *first, last = names
+    swapped: list[str] = []
     try:
-        for name in first:
-            publish_new(staging / name, target / name, overwrite=False)
+        for name in sorted(first, key=lambda name: name in replacing):
+            if name not in replacing or not (target / name).exists():
+                publish_new(staging / name, target / name, overwrite=False)
+            elif exchange(staging / name, target / name):
+                swapped.append(name)
+            else:
+                os.rename(staging / name, target / name)
         fsync_directory(target)
         os.rename(staging / last, target / last)
     except BaseException:
         if (staging / last).exists():
+            for name in swapped:
+                exchange(staging / name, target / name)
             for name in first:
                 _take_back(staging / name, target / name)
         raise

@@ -9,16 +9,20 @@ from typing import Any
 from ckptio import (
     Capabilities,
     Checkpoint,
+    Confidence,
     DType,
     Format,
+    Match,
     Option,
     Output,
+    Probe,
     Problem,
     UnsupportedError,
     open_source,
 )
 from ckptio.format import capability_problems
 from ckptio_llmc.magics import MAGICS
+from ckptio_llmc.runs import newest_model
 
 __all__ = ["LlmcFormat"]
 
@@ -53,8 +57,20 @@ class LlmcFormat(Format):
     def open(self, path: Path, options: Mapping[str, Any]) -> Checkpoint:
         from ckptio_llmc.reader import read_model
 
+        if path.is_dir():
+            newest = newest_model(entry.name for entry in path.iterdir())
+            if newest is None:
+                what = "a directory without a model_STEP.bin whose DONE_STEP is there; name a file in it"
+                raise UnsupportedError(f"{path}: {what}")
+            path = path / newest
         with open_source(path) as file:
             return read_model(file)
+
+    def match(self, probe: Probe) -> Match:
+        newest = newest_model(probe.listing or ())
+        if newest is not None:
+            return Match(Confidence.SURE, f"a run of llm.c, whose last finished step has {newest}")
+        return Match(Confidence.NO, "no magic of llm.c")
 
     def check(self, checkpoint: Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         from ckptio_llmc.writer import plan

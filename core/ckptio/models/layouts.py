@@ -49,8 +49,8 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
     is to be left out, its values are read, a chunk at a time. Everything that stands in the way is in the
     result's ``problems``: no known architecture, each missing or unexpected tensor, each wrong shape, a
     mask that is not tril(1), a head that differs from the embedding it should be, hyperparameters that
-    are needed and not in ``metadata["config"]``. Raises `OptionError` for an unknown layout, and when
-    several layouts fit equally well.
+    are needed and not in ``metadata["config"]``, several layouts that fit. Raises `OptionError` for an
+    unknown layout.
     """
     for each in (layout, source_layout):
         if each is not None and each not in known_layouts():

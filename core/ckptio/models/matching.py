@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Matching:
     sizes: Mapping[str, int]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
+    rivals: tuple[str, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -74,6 +76,9 @@ class Matching:
             what = f"not a known architecture; the nearest, {title}, would need {_some(self.missing)}"
             if self.unexpected:
                 what += f", and has no {_some(self.unexpected)}"
+            return [Problem("", what)]
+        if self.rivals:
+            what = f"the tensors fit several layouts ({', '.join(self.rivals)}); pass --source_layout NAME"
             return [Problem("", what)]
         return [
             *(Problem(name, f"missing: every {title} model has this tensor") for name in self.missing),
@@ -133,8 +138,8 @@ def known_layouts() -> tuple[str, ...]:
 def match(checkpoint: Checkpoint, layout: str | None = None) -> Matching:
     """Lay a checkpoint over the table that its names fit best, then its shapes.
 
-    Only the tables of ``layout`` count where it is given. Raises `OptionError` that lists the candidates
-    when several fit equally well, and are no further from it than a model may be.
+    Only the tables of ``layout`` count where it is given. When several fit to the last shape, as they do
+    for a model without elements, they are ``rivals``.
     """
     found = [
         lay_over(each, checkpoint, own)
@@ -142,14 +147,12 @@ def match(checkpoint: Checkpoint, layout: str | None = None) -> Matching:
         for own in _table_layouts(each)
         if layout is None or layout in (_canonical_layouts(each) if own is None else (own,))
     ]
-    best = min(matching.distance for matching in found)
-    nearest, *others = (matching for matching in found if matching.distance == best)
-    if others and nearest.known:
-        names = ", ".join(
-            f"{each.architecture.name} as {each.layout or 'llmc'}" for each in (nearest, *others)
-        )
-        raise OptionError(f"the tensors fit several layouts ({names}); pass --source_layout NAME")
-    return nearest
+    nearest = min(found, key=lambda matching: matching.distance)
+    if sum(nearest.distance) > -len(nearest.rows):
+        return nearest
+    fitting = [each for each in found if each.distance == nearest.distance]
+    rivals = tuple(f"{each.architecture.name} as {each.layout or 'llmc'}" for each in fitting)
+    return dataclasses.replace(nearest, rivals=rivals if len(rivals) > 1 else ())
 
 
 def recognise(checkpoint: Checkpoint) -> Recognised | None:
