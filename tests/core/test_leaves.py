@@ -138,7 +138,9 @@ def test_subclasses_become_the_plain_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.zeros(2), np.int64(1), {"a": 1}, [object()], {1}, bytearray(b"x")], ids=repr
+    "value",
+    [np.zeros(2), np.int64(1), {"a": 1}, pytest.param([object()], id="[object()]"), {1}, bytearray(b"x")],
+    ids=repr,
 )
 def test_what_is_no_leaf_is_refused(value: Any) -> None:
     assert leaf_problem(value) is not None
