@@ -241,3 +241,41 @@ def test_prefixes_are_taken_off_and_a_collision_is_refused(prefix: str, tmp_path
     for given, words in ((prefix, f"taken already: {prefix}model.norm.weight"), ("x.", "matches no tensor")):
         with pytest.raises(OptionError, match=re.escape(words)):
             ckptio.convert(tmp_path / "twice.safetensors", tmp_path / "b.safetensors", strip_prefix=given)
+
+
+def test_a_folder_of_torch_is_read_with_its_config(tmp_path: Path) -> None:
+    import torch
+
+    with np.load(golden("hf/llama_fp32_sharded.truth.npz")) as truth:
+        tensors = {name: torch.from_numpy(truth[name]) for name in truth.files}
+    folder = tmp_path / "in"
+    folder.mkdir()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    config = golden("hf/llama_fp32_sharded/config.json").read_bytes()
+    (folder / "config.json").write_bytes(config)
+    with ckptio.open(folder) as checkpoint:
+        assert checkpoint.metadata["config"] == json.loads(config)
+    ckptio.convert(folder, tmp_path / "a.bin", checkpoint_format="llmc")
+    expected = golden("llmc_llama3/fromHF_llama_fp32_masterlayout.bin")
+    assert (tmp_path / "a.bin").read_bytes() == expected.read_bytes()
+
+
+def test_a_step_with_an_optimizer_stays_in_the_layout_of_its_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = golden("infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt").parent
+    flags = ["--checkpoint_format=safetensors", "--layout=hf", "--config=n_head=2"]
+    assert main(["convert", str(step), str(tmp_path / "out"), *flags]) == 1
+    assert "convert the model alone" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_odd_config_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    to_folder(golden(f"{LLAMA_SCALED}_fp32.bin"), tmp_path / "out")
+    for content in (b"", b"[]", b'{"a": NaN}', b'{"a": 1, "a": 2}', b"[" * 10**5, b"\xff"):
+        (tmp_path / "out/config.json").write_bytes(content)
+        with (
+            pytest.warns(UserWarning, match="ignored: .*config.json"),
+            ckptio.open(tmp_path / "out") as found,
+        ):
+            assert "config" not in found.metadata

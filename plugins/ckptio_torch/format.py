@@ -22,10 +22,11 @@ from ckptio_torch.dtypes import DTYPES
 
 # Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
 
-__all__ = ["INDEX", "TAR", "TorchFormat"]
+__all__ = ["INDEX", "TAR", "WHOLE", "TorchFormat"]
 
 _PICKLE, _ZIP = b"\x80", b"PK"
 INDEX = ".bin.index.json"
+WHOLE = "pytorch_model.bin"
 TAR = slice(257, 262)
 """Where a tar says ``ustar``."""
 _TAIL = 64 << 10
@@ -79,7 +80,9 @@ class TorchFormat(Format):
         if probe.listing is not None:
             if any(name.endswith(INDEX) for name in probe.listing):
                 return Match(Confidence.SURE, f"a directory with an index *{INDEX}")
-            return Match(Confidence.NO, f"a directory without an index *{INDEX}")
+            if WHOLE in probe.listing:
+                return Match(Confidence.SURE, f"a directory that holds {WHOLE}")
+            return Match(Confidence.NO, f"a directory without {WHOLE} or an index *{INDEX}")
         if probe.name.endswith(INDEX) and probe.head.lstrip()[:1] == b"{":
             return Match(Confidence.SURE, "an index of shards *.bin")
         if probe.head[:1] == _PICKLE and _is_stream(probe):

@@ -83,6 +83,9 @@ def convert_step(
             17, "A step directory takes no other's place; move it or name another", str(target)
         )
     check_target(target, overwrite=False)
+    if layout == "hf" and "optimizer" in step.files:
+        model = step.files["model"][0]
+        raise OptionError(f"an optimizer's state has no layout 'hf'; convert the model alone: {model}")
     if optimizer_dtype is not None and "optimizer" not in step.files:
         raise OptionError(f"{source} has no optimizer that could be cast")
     known = dict(step.state.config) if step.state is not None and chosen.capabilities.layout else {}
