@@ -12,6 +12,7 @@ import pytest
 import ckptio
 from ckptio import DType
 from ckptio.registry import registry
+from held import held
 from independent import read_ckpt
 
 
@@ -56,11 +57,12 @@ def test_d2_overflow_is_an_error_with_name_and_count_unless_allowed(tmp_path: Pa
 
 
 def test_d3_only_floats_are_cast(tmp_path: Path, target: str) -> None:
-    others = {
+    every = {
         "ids": np.array([16777217], "<i8"),
         "mask": np.array([True, False]),
         "step": np.array(2049, "<i4"),  # neither has a neighbour in f16
     }
+    others = held(target, every, tmp_path)
     ckptio.save({**others, "w": np.array([1.0 + 2.0**-12], "<f4")}, tmp_path / "in.ckpt")
     ckptio.convert(tmp_path / "in.ckpt", tmp_path / "x", checkpoint_format=target, dtype="f16")
     found = ckptio.load(tmp_path / "x", checkpoint_format=target)
