@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ckptio
-from ckptio.checkpoint import CHUNK_BYTES
-from ckptio.files import read_chunks
+from ckptio.joined import JoinedCheckpoint
 from ckptio.jsontext import parse_object
 
 INDEX = "index.json"
@@ -31,7 +30,15 @@ class NpydirFormat(ckptio.Format):
     capabilities = ckptio.Capabilities(dtypes=DTYPES, shards=True)
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:
-        return NpydirCheckpoint(path)
+        parts = []
+        with contextlib.ExitStack() as stack:
+            for number, spec in enumerate(read_index(path / INDEX)):
+                file = stack.enter_context(ckptio.open_source(path / f"{number:06d}.npy"))
+                header = npy_header(spec)
+                if file.size != len(header) + spec.nbytes or file.read_at(0, len(header)) != header:
+                    raise ckptio.CorruptCheckpointError(f"not the array of {spec}", path=file.path)
+                parts.append(ckptio.FileCheckpoint(file, {spec.name: spec}, {spec.name: len(header)}))
+        return JoinedCheckpoint(parts)
 
     def write(self, checkpoint: ckptio.Checkpoint, out: ckptio.Output, options: Mapping[str, Any]) -> None:
         for number, (name, spec) in enumerate(checkpoint.specs.items()):
@@ -49,40 +56,13 @@ class NpydirFormat(ckptio.Format):
         return ckptio.Match(ckptio.Confidence.NO, "no directory of .npy files and an index")
 
 
-class NpydirCheckpoint(ckptio.Checkpoint):
-    specs: Mapping[str, ckptio.TensorSpec] = {}
-
-    def __init__(self, path: Path) -> None:
-        self.specs = read_index(path / INDEX)
-        self.data = {}
-        for number, spec in enumerate(self.specs.values()):
-            header = npy_header(spec)
-            with contextlib.closing(ckptio.SourceFile(path / f"{number:06d}.npy")) as file:
-                if file.size != len(header) + spec.nbytes or file.read_at(0, len(header)) != header:
-                    raise ckptio.CorruptCheckpointError(f"not the array of {spec}", path=file.path)
-            self.data[spec.name] = (file.path, len(header))
-
-    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
-        if name not in self.data:
-            raise ValueError("the checkpoint is closed")
-        (path, offset), spec = self.data[name], self.specs[name]
-        with contextlib.closing(ckptio.SourceFile(path)) as file:
-            yield from read_chunks([ckptio.Span(file, offset, spec.nbytes)], max_bytes, spec.dtype.itemsize)
-
-    def close(self) -> None:
-        self.data = {}
-
-
-def read_index(path: Path) -> dict[str, ckptio.TensorSpec]:
+def read_index(path: Path) -> list[ckptio.TensorSpec]:
     with contextlib.closing(ckptio.SourceFile(path)) as file:
         index = parse_object(ckptio.Cursor(file).take(file.size, "the index"), "the index", path=path)
-    specs = {}
-    for name, entry in index.items():
-        try:
-            specs[name] = ckptio.TensorSpec.parse(name, *entry)
-        except (TypeError, ValueError) as error:
-            raise ckptio.CorruptCheckpointError(f"{name!r}: {error}", path=path) from None
-    return specs
+    try:
+        return [ckptio.TensorSpec.parse(name, *entry) for name, entry in index.items()]
+    except (TypeError, ValueError) as error:
+        raise ckptio.CorruptCheckpointError(f"the index: {error}", path=path) from None
 
 
 def npy_header(spec: ckptio.TensorSpec) -> bytes:
