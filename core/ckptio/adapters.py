@@ -10,33 +10,19 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span, TensorSpec
+from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span
+from ckptio.described import DescribedCheckpoint
 from ckptio.errors import Problem
 
 __all__ = ["Adapter", "Annotated", "View", "expand_aliases", "rename", "select"]
 
 
-class Adapter(Checkpoint):
+class Adapter(DescribedCheckpoint):
     """A checkpoint that is its base in everything; subclasses change one thing."""
 
     def __init__(self, base: Checkpoint) -> None:
+        super().__init__(base.specs, aliases=base.aliases, leaves=base.leaves, metadata=base.metadata)
         self.base = base
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self.base.specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self.base.aliases
-
-    @property
-    def leaves(self) -> Mapping[str, Any]:
-        return self.base.leaves
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.base.metadata
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         return self.base.chunks(name, max_bytes)
@@ -67,14 +53,6 @@ class View(Adapter):
             new: dataclasses.replace(base.specs[old], name=new) if new != old else base.specs[old]
             for new, old in stored.items()
         }
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self._aliases
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         return self.base.chunks(self._stored[name], max_bytes)
@@ -133,29 +111,16 @@ class Annotated(Adapter):
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(base)
-        self._metadata = base.metadata if metadata is None else metadata
-        self._leaves = base.leaves if leaves is None else leaves
-        self._aliases = base.aliases if aliases is None else aliases
+        if metadata is not None:
+            self._metadata = metadata
+        if leaves is not None:
+            self._leaves = leaves
+        if aliases is not None:
+            self._aliases = aliases
         hidden = self._aliases.keys() & base.specs.keys()
         self._specs = (
             {name: spec for name, spec in base.specs.items() if name not in hidden} if hidden else base.specs
         )
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        return self._aliases
-
-    @property
-    def leaves(self) -> Mapping[str, Any]:
-        return self._leaves
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._metadata
 
     def crc32(self, name: str) -> int | None:
         return self.base.crc32(name)

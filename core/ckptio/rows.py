@@ -26,10 +26,6 @@ class Sliced(Adapter):
                 raise ValueError(f"{name}: no rows {start} to {stop} in shape {spec.shape}")
             self._specs[name] = dataclasses.replace(spec, shape=(stop - start, *spec.shape[1:]))
 
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
     def spans(self, name: str) -> Sequence[Span] | None:
         spans = self.base.spans(name)
         if spans is None or name not in self._rows:
@@ -89,10 +85,6 @@ class Concatenated(Adapter):
                 raise ValueError(f"{new}: the parts do not fit: {', '.join(str(s.shape) for s in specs)}")
             rows = sum(spec.shape[0] for spec in specs)
             self._specs[new] = TensorSpec(new, specs[0].dtype, (rows, *specs[0].shape[1:]))
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
 
     @property
     def aliases(self) -> Mapping[str, str]:

@@ -46,10 +46,6 @@ class Cast(Adapter):
             for name, spec in base.specs.items()
         }
 
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
     def spans(self, name: str) -> Sequence[Span] | None:
         return None if name in self.cast_names else self.base.spans(name)
 
@@ -112,10 +108,6 @@ class Added(Adapter):
         self._tensors = tensors
         self._specs = {**base.specs, **{name: spec for name, (spec, _) in tensors.items()}}
 
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
-
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         added = self._tensors.get(name)
         return added[1](max_bytes) if added else self.base.chunks(name, max_bytes)
@@ -134,10 +126,6 @@ class Transposed(Adapter):
             name: dataclasses.replace(spec, shape=_reversed(spec)) if name in self._names else spec
             for name, spec in base.specs.items()
         }
-
-    @property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        return self._specs
 
     def spans(self, name: str) -> Sequence[Span] | None:
         return None if name in self._names else self.base.spans(name)
