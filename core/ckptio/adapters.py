@@ -30,6 +30,9 @@ class Adapter(DescribedCheckpoint):
     def spans(self, name: str) -> Sequence[Span] | None:
         return self.base.spans(name)
 
+    def companions(self) -> Mapping[str, bytes]:
+        return self.base.companions()
+
     def omissions(self) -> Sequence[Problem]:
         return self.base.omissions()
 

@@ -102,6 +102,13 @@ class Checkpoint(abc.ABC):
         """What the file says of itself, as JSON values; ``config`` holds the hyperparameters."""
         return {}
 
+    def companions(self) -> Mapping[str, bytes]:
+        """Return small files, by name, that belong beside the weights in a model's folder.
+
+        They are made of what the checkpoint's own file says, as ``tokenizer.json`` of a GGUF's tokens.
+        """
+        return {}
+
     def omissions(self) -> Sequence[Problem]:
         """What the file holds and this checkpoint does not; reading may be needed to know."""
         return ()

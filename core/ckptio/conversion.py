@@ -11,12 +11,15 @@ from typing import Any
 from ckptio.checkpoint import Checkpoint
 from ckptio.detect import choose_reader, choose_writer
 from ckptio.dtypes import DType
+from ckptio.errors import OptionError
+from ckptio.folders import model_folder
 from ckptio.format import Format
 from ckptio.job import SHARD_SIZE, Job, shards_option
 from ckptio.output import Output
 from ckptio.reading import open_as
 from ckptio.registry import registry
 from ckptio.report import ConversionReport
+from ckptio.tokenizer import TOKENIZER_OPTION, asked_tokenizer, option_with_tokenizer
 from ckptio.writing import Progress, check_place
 
 __all__ = ["convert", "save_checkpoint"]
@@ -37,6 +40,7 @@ def convert(
     options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
     allow: Collection[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -48,7 +52,8 @@ def convert(
     ``source_layout`` the one whose names the source has (else its names and shapes decide) once
     ``strip_prefix``, such as ``_orig_mod.``, is off them. ``dtype`` casts the floating tensors,
     ``select`` and ``drop`` are globs over names of tensors and paths of leaves, ``config`` adds
-    hyperparameters, ``allow`` accepts losses by their word.
+    hyperparameters, ``allow`` accepts losses by their word. ``tokenizer`` is a folder whose files of a
+    tokenizer go along, in place of those beside the source.
     ``progress`` is called with the bytes done and the bytes in all.
 
     A target that ends in ``/``, or is a directory, becomes a folder of shards where the format has them;
@@ -62,14 +67,16 @@ def convert(
     reader = choose_reader(source, source_format, registry())
     writer = choose_writer(target, checkpoint_format, registry())
     check_place(target, overwrite=overwrite, source=source, directory=writer.format.capabilities.shards)
+    folder = None if tokenizer is None else asked_tokenizer(Path(tokenizer))
+    chosen = _options(writer.format, options, asked, source, layout, folder)
     with open_as(reader, source, source_options) as opened:
-        job = Job(opened, writer.format, _for_directory(writer.format, options, asked), allow)
+        job = Job(opened, writer.format, chosen, allow)
         job.configure(config)
         job.choose(select, drop)
         job.strip(strip_prefix)
         job.arrange(layout, source_layout)
         job.cast(dtype)
-        make_output = job.furnish(source)
+        make_output = job.furnish(source, folder)
         written = job.write(target, str(source), overwrite, progress, make_output)
         return job.report(str(source), str(target), reader.format.name, written, time.monotonic() - began)
 
@@ -97,9 +104,25 @@ def save_checkpoint(
     return job.report("memory", str(target), "memory", written, time.monotonic() - began)
 
 
-def _for_directory(chosen: Format, options: Mapping[str, Any] | None, asked: str) -> Mapping[str, Any]:
-    """Return the options for a target that is named as a directory, or is one."""
-    given = dict(options or {})
+def _options(
+    chosen: Format,
+    options: Mapping[str, Any] | None,
+    asked: str,
+    source: Path,
+    layout: str | None,
+    tokenizer: Path | None,
+) -> Mapping[str, Any]:
+    """Return the writer's options, with those for a target that is a directory and for a tokenizer."""
+    given = option_with_tokenizer(
+        chosen,
+        options,
+        tokenizer,
+        layout=layout or chosen.capabilities.layout,
+        own=model_folder(source),
+    )
     if shards_option(chosen) and (asked.endswith(os.sep) or os.path.isdir(asked)):
         given.setdefault(SHARD_SIZE, "50GB")
+    if tokenizer is not None and not given.keys() & {SHARD_SIZE, TOKENIZER_OPTION}:
+        what = f"--tokenizer: a file of the format {chosen.name!r} has no place for a tokenizer"
+        raise OptionError(f"{what}; a folder has: name TARGET/" if shards_option(chosen) else what)
     return given

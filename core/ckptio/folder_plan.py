@@ -12,9 +12,10 @@ from typing import Any
 from ckptio.adapters import Annotated
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
-from ckptio.errors import Problem
-from ckptio.folders import GENERATION, TOKENIZERS, beside
+from ckptio.errors import OptionError, Problem
+from ckptio.folders import GENERATION, generation_files, model_folder
 from ckptio.models import Recognised, config_to_hf, retyped
+from ckptio.tokenizer import NO_TOKENIZER, TOKENIZERS, tokenizer_files
 
 __all__ = ["FolderPlan", "plan_folder"]
 
@@ -33,33 +34,57 @@ class FolderPlan:
 
 
 def plan_folder(
-    checkpoint: Checkpoint, source: Path, recognised: Recognised | None, cast_to: DType | None
+    checkpoint: Checkpoint,
+    source: Path,
+    recognised: Recognised | None,
+    cast_to: DType | None,
+    tokenizer: Path | None = None,
 ) -> FolderPlan:
     """Return what goes into a folder of transformers.
 
     ``recognised`` is the model that the checkpoint is, in the layout ``hf``, and None for any other. A
-    config that transformers wrote stays as it was but for the dtype; else one is made.
+    config that transformers wrote stays as it was but for the dtype; else one is made. The files of the
+    tokenizer are those in ``tokenizer``, else those beside the source, and else what the checkpoint makes of
+    its own.
+
+    Raises `OptionError` for a ``tokenizer`` of a folder without a config.
     """
     config: Mapping[str, Any] = checkpoint.metadata.get("config") or {}
     problems: list[Problem] = []
     if "model_type" in config:
         config = retyped(config, cast_to) if cast_to is not None else config
     elif recognised is None:
+        if tokenizer is not None:
+            raise OptionError("--tokenizer: a folder without config.json has no tokenizer; pass --layout hf")
         return FolderPlan(checkpoint)
     else:
         tied = _HEAD not in checkpoint.specs
         config, problems = config_to_hf(config, recognised, _dtype(checkpoint), tied=tied)
-    companions = tuple(beside(source))
-    copied = {path.name for path in companions}
-    made = {} if GENERATION in copied else _generation(config)
-    missing = "no tokenizer: SOURCE has none of its files; add those of the model"
+    copied, made = _beside(checkpoint, model_folder(source), tokenizer)
+    if GENERATION not in {path.name for path in copied} | made.keys():
+        made |= _generation(config)
+    present = {path.name for path in copied} | made.keys()
     return FolderPlan(
         Annotated(checkpoint, metadata={**checkpoint.metadata, "config": config}),
-        companions,
+        tuple(copied),
         made,
-        () if copied & TOKENIZERS else (missing,),
+        () if present & TOKENIZERS else (NO_TOKENIZER,),
         tuple(problems),
     )
+
+
+def _beside(
+    checkpoint: Checkpoint, own: Path | None, tokenizer: Path | None
+) -> tuple[list[Path], dict[str, bytes]]:
+    """Return the files to copy, and those that the checkpoint makes: only what is not there to copy."""
+    copied = generation_files(own) if own is not None else []
+    place = tokenizer if tokenizer is not None else own
+    copied += tokenizer_files(place) if place is not None else []
+    names = {path.name for path in copied}
+    made = {name: content for name, content in checkpoint.companions().items() if name not in names}
+    if tokenizer is not None:
+        made = {name: content for name, content in made.items() if name not in TOKENIZERS}
+    return copied, made
 
 
 def _dtype(checkpoint: Checkpoint) -> DType | None:

@@ -24,28 +24,16 @@ from ckptio.output import Output
 __all__ = [
     "CONFIG",
     "GENERATION",
-    "TOKENIZERS",
     "FolderOutput",
-    "beside",
     "folder_config",
+    "generation_files",
+    "model_folder",
     "with_config",
     "write_config",
 ]
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
-TOKENIZERS = frozenset(
-    {
-        "added_tokens.json",
-        "chat_template.jinja",
-        "merges.txt",
-        "special_tokens_map.json",
-        "tokenizer.json",
-        "tokenizer.model",
-        "tokenizer_config.json",
-        "vocab.json",
-    }
-)
 _LARGEST_CONFIG = 16 << 20
 _PIECE = 1 << 20
 
@@ -84,13 +72,15 @@ def write_config(checkpoint: Checkpoint, out: Output) -> Checkpoint:
     )
 
 
-def beside(source: Path) -> list[Path]:
-    """Return the files of a model's folder that go with it to another: tokenizer, generation config."""
-    if not source.is_dir():
-        return []
-    return sorted(
-        path for path in source.iterdir() if path.name in TOKENIZERS | {GENERATION} and path.is_file()
-    )
+def model_folder(source: Path) -> Path | None:
+    """Return the model's folder that a source is, and None when it is none."""
+    return source if source.is_dir() else None
+
+
+def generation_files(folder: Path) -> list[Path]:
+    """Return the ``generation_config.json`` of a model's folder, where it has one."""
+    path = folder / GENERATION
+    return [path] if path.is_file() else []
 
 
 class FolderOutput(Output):

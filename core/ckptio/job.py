@@ -13,7 +13,7 @@ from ckptio.adapters import Annotated, rename, select
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
-from ckptio.folder_plan import FolderPlan, plan_folder
+from ckptio.folder_plan import plan_folder
 from ckptio.folders import FolderOutput
 from ckptio.format import Format, parse_options
 from ckptio.models import (
@@ -27,6 +27,7 @@ from ckptio.models.reshaping import Moved, chain
 from ckptio.output import Output
 from ckptio.reading import plugin_at_work
 from ckptio.report import ConversionReport, Fate
+from ckptio.tokenizer import NO_TOKENIZER, lacks_tokenizer
 from ckptio.transforms import Cast
 from ckptio.writing import Progress, Written, refuse, write_checkpoint
 
@@ -58,7 +59,7 @@ class Job:
         self.configured: dict[str, Any] = {}
         self.layout: LayoutResult | None = None
         self.moved: dict[str, Moved] = {}
-        self.folder: FolderPlan | None = None
+        self.notes: tuple[str, ...] = ()
         self.casting: Cast | None = None
         self.problems: list[Problem] = list(source.omissions())
         self.accepted: tuple[Problem, ...] = ()
@@ -133,17 +134,20 @@ class Job:
         if "overflow" not in self.allow:
             self.problems += self.casting.overflows()
 
-    def furnish(self, source: Path) -> Callable[..., Output]:
+    def furnish(self, source: Path, tokenizer: Path | None = None) -> Callable[..., Output]:
         """Plan a folder where one is made, and return what makes the output."""
+        wanted = self.layout.layout if self.layout is not None else None
         if self.options.get(SHARD_SIZE) is None:
+            if lacks_tokenizer(self.options, wanted, self.current.metadata):
+                self.notes = (NO_TOKENIZER,)
             return Output
-        hf = self.layout is not None and self.layout.layout == _HF
-        recognised = self.layout.recognised if self.layout is not None and hf else None
+        recognised = self.layout.recognised if self.layout is not None and wanted == _HF else None
         cast_to = self.casting.dtype if self.casting is not None else None
-        self.folder = plan_folder(self.current, source, recognised, cast_to)
-        self.problems += self.folder.problems
-        self.current = self.folder.checkpoint
-        return functools.partial(FolderOutput, companions=self.folder.companions, made=self.folder.made)
+        plan = plan_folder(self.current, source, recognised, cast_to, tokenizer)
+        self.problems += plan.problems
+        self.notes = plan.notes
+        self.current = plan.checkpoint
+        return functools.partial(FolderOutput, companions=plan.companions, made=plan.made)
 
     def write(
         self,
@@ -202,7 +206,7 @@ class Job:
             str(written.sidecar) if written.sidecar is not None else None,
             written.tensor_bytes,
             seconds,
-            self.folder.notes if self.folder is not None else (),
+            self.notes,
         )
 
     def _tensor(self, name: str, written: Written) -> Fate:

@@ -125,6 +125,14 @@ def convert(
             show_default=False,
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder whose tokenizer goes along, in place of the one beside SOURCE.",
+            show_default=False,
+        ),
+    ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,6 +171,7 @@ def convert(
         "source_format": source_format,
         "source_layout": source_layout,
         "strip_prefix": strip_prefix or (),
+        "tokenizer": tokenizer,
         "select": select or None,
         "drop": drop or None,
     }
@@ -172,6 +181,7 @@ def convert(
                 "-O": source_options,
                 "--source_layout": source_layout,
                 "--strip_prefix": strip_prefix,
+                "--tokenizer": tokenizer,
                 "--select": select,
                 "--drop": drop,
                 "--overwrite": overwrite,

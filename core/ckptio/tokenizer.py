@@ -1,0 +1,87 @@
+"""The tokenizer that goes along with a model: as files of its folder, or by an option of a format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ckptio.errors import OptionError
+from ckptio.format import Format
+
+__all__ = [
+    "NO_TOKENIZER",
+    "TOKENIZERS",
+    "TOKENIZER_OPTION",
+    "asked_tokenizer",
+    "lacks_tokenizer",
+    "option_with_tokenizer",
+    "tokenizer_files",
+]
+
+TOKENIZERS = frozenset(
+    {
+        "added_tokens.json",
+        "chat_template.jinja",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+    }
+)
+TOKENIZER_OPTION = "tokenizer"
+"""The option by which a format that has room for a tokenizer is told the folder of its files."""
+NO_TOKENIZER = "no tokenizer: SOURCE has none of its files; pass --tokenizer DIR"
+_GGUF = "gguf"
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a tokenizer in a model's folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.name in TOKENIZERS and path.is_file())
+
+
+def asked_tokenizer(folder: Path) -> Path:
+    """Return ``folder``, given as ``--tokenizer``; `OptionError` when there is no tokenizer in it."""
+    if not folder.is_dir():
+        raise OptionError(f"--tokenizer {folder}: no such directory; name the folder that has tokenizer.json")
+    if not tokenizer_files(folder):
+        raise OptionError(f"--tokenizer {folder}: has none of {', '.join(sorted(TOKENIZERS))}")
+    return folder
+
+
+def option_with_tokenizer(
+    chosen: Format,
+    options: Mapping[str, Any] | None,
+    asked: Path | None,
+    *,
+    layout: str | None,
+    own: Path | None,
+) -> dict[str, Any]:
+    """Return the writer's options with the folder of the tokenizer, where the format has an option for it.
+
+    ``asked`` is the folder of ``--tokenizer``. Without it, the layout of llama.cpp gets the source's ``own``
+    folder where that has a tokenizer.
+    """
+    given = dict(options or {})
+    if all(option.name != TOKENIZER_OPTION for option in chosen.write_options):
+        return given
+    if asked is not None:
+        if TOKENIZER_OPTION in given:
+            raise OptionError(f"--tokenizer and -o {TOKENIZER_OPTION} say the same; pass one of them")
+        given[TOKENIZER_OPTION] = str(asked)
+    elif layout == _GGUF and own is not None and tokenizer_files(own):
+        given.setdefault(TOKENIZER_OPTION, str(own))
+    return given
+
+
+def lacks_tokenizer(options: Mapping[str, Any], layout: str | None, metadata: Mapping[str, Any]) -> bool:
+    """Return whether a file of llama.cpp's comes to have no tokenizer though there is room for one."""
+    return (
+        TOKENIZER_OPTION in options
+        and options[TOKENIZER_OPTION] is None
+        and layout == _GGUF
+        and _TOKENS not in metadata
+    )
