@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ckptio.adapters import Annotated, rename, select
@@ -12,10 +13,10 @@ from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
 from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.matching import Matching, Recognised, known_layouts, lay_over, match
-from ckptio.models.reshaping import Moved, chain, from_canonical, head_problems, to_canonical
-from ckptio.models.tables import TRIL, Row
+from ckptio.models.reshaping import Moved, chain, from_canonical, head_problems, moves, to_canonical
+from ckptio.models.tables import ROPE_DIVISORS, TRIL, Architecture, Row
 from ckptio.models.values import difference, tril_chunks, tril_fault
-from ckptio.transforms import Added
+from ckptio.transforms import Added, Widened
 
 __all__ = ["LayoutResult", "apply_layout"]
 
@@ -27,8 +28,9 @@ class LayoutResult:
     ``derived`` are the names left out because their values follow from the architecture (checked), with
     the reason; ``tied`` maps each name that now shares the storage of another, which had equal bytes,
     to that one; ``added`` are the names that the source did not have, with the reason; ``moved`` says of
-    the tensors that are stored otherwise in the two layouts what they have become. When there are
-    ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is nearest to,
+    the tensors that are stored otherwise in the two layouts what they have become; ``f32`` are the names
+    that the programs of the layout take as f32 alone, and ``widened`` those of them that were narrower. When
+    there are ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is nearest to,
     with the sizes that most of its tensors have, or None. ``layout`` is the one that was wanted.
     """
 
@@ -37,6 +39,8 @@ class LayoutResult:
     tied: dict[str, str] = field(default_factory=dict)
     added: dict[str, str] = field(default_factory=dict)
     moved: dict[str, Moved] = field(default_factory=dict)
+    f32: frozenset[str] = frozenset()
+    widened: frozenset[str] = frozenset()
     problems: list[Problem] = field(default_factory=list)
     recognised: Recognised | None = None
     layout: str | None = None
@@ -67,7 +71,8 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
     wanted = layout if layout in found.architecture.prefixes else None
     if found.layout is None and wanted is None:
         return _arrange(found, checkpoint, layout, result)
-    return _reshape(found, checkpoint, layout, result)
+    result = _reshape(found, checkpoint, layout, result)
+    return result if result.problems else _widen(result, found.architecture, found.sizes)
 
 
 def _arrange(found: Matching, checkpoint: Checkpoint, layout: str, result: LayoutResult) -> LayoutResult:
@@ -78,6 +83,8 @@ def _arrange(found: Matching, checkpoint: Checkpoint, layout: str, result: Layou
             checkpoint = _add_masks(checkpoint, row, found, result)
         elif row.equals == TRIL:
             checkpoint = _drop_masks(checkpoint, row, found, wrong, result)
+        elif row.equals == ROPE_DIVISORS and row.column(layout).stored:
+            checkpoint = add_divisors(checkpoint, row.name, found.sizes, result.added, result.problems)
         elif row.shares is not None:
             checkpoint = _share(checkpoint, row, row.shares, layout, wrong, result)
     return dataclasses.replace(result, checkpoint=checkpoint)
@@ -90,20 +97,32 @@ def _reshape(found: Matching, checkpoint: Checkpoint, layout: str, result: Layou
     for row in found.table.rows if found.layout is not None else ():
         if row.equals == TRIL:
             checkpoint = _drop_masks(checkpoint, row, found, set(), result)
+        elif row.equals == ROPE_DIVISORS and found.layout != layout:
+            checkpoint = drop_divisors(checkpoint, row.name, found.sizes, result.derived, result.problems)
     config = normalise_config(checkpoint.metadata.get("config") or {})
     result.problems.extend(config_problems(config, found.sizes))
     if found.layout != layout:
         result.problems.extend(head_problems(table, found.layout, layout, found.sizes, config))
     if result.problems or found.layout == layout:
         return dataclasses.replace(result, checkpoint=checkpoint, moved=moved)
+    wanted = layout if layout in table.prefixes else None
+    moved = chain(moved, moves(table, found.layout, wanted, found.sizes["n_layer"], checkpoint.names()))
     if found.layout is not None:
-        checkpoint, step = to_canonical(checkpoint, table, found.layout, found.sizes, config)
-        moved = chain(moved, step)
+        checkpoint = to_canonical(checkpoint, table, found.layout, found.sizes, config)
     result = _arrange(lay_over(table, checkpoint), checkpoint, layout, result)
-    if result.problems or layout not in table.prefixes:
-        return dataclasses.replace(result, moved=moved)
-    checkpoint, step = from_canonical(result.checkpoint, table, layout, found.sizes, config)
-    return dataclasses.replace(result, checkpoint=checkpoint, moved=chain(moved, step))
+    if not result.problems and wanted is not None:
+        checkpoint = from_canonical(result.checkpoint, table, wanted, found.sizes, config)
+        result = dataclasses.replace(result, checkpoint=checkpoint)
+    return dataclasses.replace(result, moved=moved)
+
+
+def _widen(result: LayoutResult, table: Architecture, sizes: Mapping[str, int]) -> LayoutResult:
+    """Bring what the programs of a layout take as f32 alone from a narrower dtype to that: without a loss."""
+    names = frozenset(f32_names(table, result.layout or "", sizes)) & result.checkpoint.specs.keys()
+    specs = result.checkpoint.specs
+    widened = frozenset(name for name in names if specs[name].dtype in (DType.F16, DType.BF16))
+    checkpoint = Widened(result.checkpoint, DType.F32, widened) if widened else result.checkpoint
+    return dataclasses.replace(result, checkpoint=checkpoint, f32=names, widened=widened)
 
 
 def _add_masks(checkpoint: Checkpoint, row: Row, found: Matching, result: LayoutResult) -> Checkpoint:

@@ -5,7 +5,7 @@ Nothing is read before it is asked for. What is only renamed, split or joined by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ckptio.models.tables import Architecture, Part, Row, dim_value
 from ckptio.rows import Concatenated, Sliced
 from ckptio.transforms import Transposed
 
-__all__ = ["Moved", "chain", "from_canonical", "head_problems", "to_canonical"]
+__all__ = ["Moved", "chain", "f32_names", "from_canonical", "head_problems", "moves", "to_canonical"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,42 @@ def head_problems(
     return []
 
 
+def moves(
+    table: Architecture, source: str | None, target: str | None, n_layer: int, names: Collection[str]
+) -> dict[str, Moved]:
+    """Return what becomes of those of ``names`` that are otherwise in ``target``; None: the canonical table.
+
+    Layouts that store as many parts of a tensor store the same ones.
+    """
+    moved: dict[str, Moved] = {}
+    for row in table.rows:
+        old, new = row.parts(source or ""), row.parts(target or "")
+        turned = row.column(source or "").transposed != row.column(target or "").transposed
+        for index, each in enumerate(old):
+            parts = new[index : index + 1] if len(old) == len(new) else new
+            done = {
+                "split": len(new) > len(old),
+                "joined": len(new) < len(old),
+                "renamed": len(new) == len(old) and each.name != parts[0].name,
+                "transposed": turned,
+                "reordered": any(part.rotary != each.rotary for part in parts),
+            }
+            actions = tuple(action for action, applies in done.items() if applies)
+            for layer in range(row.count(n_layer)) if actions else ():
+                name, *targets = (part.name.replace("{l}", str(layer)) for part in (each, *parts))
+                if name in names:
+                    moved[name] = Moved(tuple(targets), actions)
+    return moved
+
+
 def to_canonical(
     checkpoint: Checkpoint,
     table: Architecture,
     layout: str,
     sizes: Mapping[str, int],
     config: Mapping[str, Any],
-) -> tuple[Checkpoint, dict[str, Moved]]:
-    """Return the canonical tensors of a checkpoint that has all of ``layout``, and what became of each."""
+) -> Checkpoint:
+    """Return the canonical tensors of a checkpoint that has all of ``layout``."""
     tensors = [each for each in _tensors(table, layout, sizes) if each.name in checkpoint]
     tied = {each.canonical: each.row for each in tensors if _is_tie(checkpoint, table, layout, each)}
     parts = {name: name for name in (each.name for each in tensors)}
@@ -104,7 +132,7 @@ def to_canonical(
         if shared is not None and row.name not in stored:
             tied[row.name] = row
     aliases = {name: row.column(layout).tied_to or "" for name, row in tied.items()}
-    return View(base, stored, aliases), _moved(tensors, layout, reverse=False)
+    return View(base, stored, aliases)
 
 
 def from_canonical(
@@ -113,8 +141,8 @@ def from_canonical(
     layout: str,
     sizes: Mapping[str, int],
     config: Mapping[str, Any],
-) -> tuple[Checkpoint, dict[str, Moved]]:
-    """Return the tensors of ``layout`` of a checkpoint of canonical ones, and what became of each."""
+) -> Checkpoint:
+    """Return the tensors of ``layout`` of a checkpoint of canonical ones."""
     tensors = [each for each in _tensors(table, layout, sizes) if each.canonical in checkpoint]
     names = {each.canonical: each.name for each in tensors}
     stored, aliases, rows = {}, {}, {}
@@ -132,8 +160,12 @@ def from_canonical(
     base: Checkpoint = View(checkpoint, stored, aliases)
     base = Sliced(base, rows)
     base = Rotary(base, _head_rows(tensors, sizes, config), to_halves=True)
-    base = Transposed(base, [each.name for each in tensors if each.row.column(layout).transposed])
-    return base, _moved(tensors, layout, reverse=True)
+    return Transposed(base, [each.name for each in tensors if each.row.column(layout).transposed])
+
+
+def f32_names(table: Architecture, layout: str, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield the names of the tensors that the programs of ``layout`` take as f32 alone."""
+    return (each.name for each in _tensors(table, layout, sizes) if each.row.column(layout).f32)
 
 
 def _tensors(table: Architecture, layout: str, sizes: Mapping[str, int]) -> Iterator[_Tensor]:
@@ -162,23 +194,3 @@ def _is_tie(checkpoint: Checkpoint, table: Architecture, layout: str, tensor: _T
 def _head_rows(tensors: list[_Tensor], sizes: Mapping[str, int], config: Mapping[str, Any]) -> dict[str, int]:
     rotary = [each.name for each in tensors if each.part.rotary]
     return dict.fromkeys(rotary, sizes["n_embd"] // config["n_head"]) if rotary else {}
-
-
-def _moved(tensors: list[_Tensor], layout: str, *, reverse: bool) -> dict[str, Moved]:
-    """Return by name what is done to each tensor that changes on the way."""
-    moved: dict[str, Moved] = {}
-    for each in tensors:
-        source, target = (each.canonical, each.name) if reverse else (each.name, each.canonical)
-        done = {
-            ("split" if reverse else "joined"): not each.alone,
-            "renamed": each.alone and source != target,
-            "transposed": each.row.column(layout).transposed,
-            "reordered": each.part.rotary,
-        }
-        actions = tuple(action for action, applies in done.items() if applies)
-        if actions:
-            before = moved.get(source, Moved((), ()))
-            moved[source] = Moved(
-                (*before.targets, target), tuple(dict.fromkeys((*before.actions, *actions)))
-            )
-    return moved
