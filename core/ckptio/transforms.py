@@ -116,6 +116,10 @@ class Added(Adapter):
         return None if name in self._tensors else self.base.spans(name)
 
 
+_TILE = 128
+"""Rows and columns that are exchanged at a time: both sides of such a tile stay in a processor's cache."""
+
+
 class Transposed(Adapter):
     """The 2-D tensors among ``names`` with rows and columns exchanged; one tensor in memory at a time."""
 
@@ -134,13 +138,30 @@ class Transposed(Adapter):
         if name not in self._names:
             yield from self.base.chunks(name, max_bytes)
             return
-        array: npt.NDArray[Any] = self.base.read(name).T
+        array = self.base.read(name)
         step = max(1, max_bytes // array.itemsize)
-        rows = max(1, step // max(1, array.shape[1]))
-        for start in range(0, array.shape[0] if array.size else 0, rows):
-            block = np.ascontiguousarray(array[start : start + rows]).reshape(-1)
+        columns = max(1, step // max(1, array.shape[0]))
+        for start in range(0, array.shape[1] if array.size else 0, columns):
+            block = _transpose(array[:, start : start + columns]).reshape(-1)
             for first in range(0, block.size, step):
                 yield block[first : first + step].view(np.uint8).data
+
+
+def _transpose(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return rows and columns exchanged, in an array of its own.
+
+    It goes tile by tile: numpy alone takes whole columns, and where the length of a row is a power of two,
+    all elements of a column want the same few lines of the cache.
+    """
+    rows, columns = array.shape
+    turned = np.empty((columns, rows), array.dtype)
+    # Tiles of few columns are longer, so that there are not more of them.
+    height = _TILE * _TILE // min(columns, _TILE)
+    for row in range(0, rows, height):
+        for column in range(0, columns, _TILE):
+            tile = array[row : row + height, column : column + _TILE]
+            turned[column : column + _TILE, row : row + height] = tile.T
+    return turned
 
 
 def _reversed(spec: TensorSpec) -> tuple[int, int]:
