@@ -194,7 +194,9 @@ class TestCast:
 
 
 class TestTransposed:
-    @pytest.mark.parametrize("shape", [(3, 5), (1, 7), (7, 1), (400, 3), (3, 400), (300, 200), (0, 4), (4, 0)])
+    @pytest.mark.parametrize(
+        "shape", [(3, 5), (1, 7), (7, 1), (400, 3), (3, 400), (300, 200), (0, 4), (4, 0)]
+    )
     @pytest.mark.parametrize("dtype", ["f64", "bf16", "u8"])
     def test_rows_and_columns_are_exchanged(
         self, checkpoint_of: Open, shape: tuple[int, int], dtype: str
