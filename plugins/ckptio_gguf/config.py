@@ -14,11 +14,11 @@ import numpy as np
 from ckptio import Checkpoint, OptionError, Problem
 from ckptio.models import Recognised, normalise_config, recognise
 
-__all__ = ["CONFIG", "config_of", "model_problems", "with_model"]
+__all__ = ["ARCHITECTURE", "CONFIG", "config_of", "model_problems", "recognised", "with_model"]
 
 CONFIG = "config"
 _LAYOUT = "gguf"
-_ARCHITECTURE = "general.architecture"
+ARCHITECTURE = "general.architecture"
 _TOKENIZER = "tokenizer.ggml.model"
 _NO_TOKENIZER = {_TOKENIZER: "no_vocab"}
 """What llama.cpp takes for a model whose tokens it is not to turn into text."""
@@ -48,7 +48,7 @@ _GPT2_EPS = 1e-5
 
 def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config that the metadata of a file say, as far as they are of a known architecture."""
-    name = metadata.get(_ARCHITECTURE)
+    name = metadata.get(ARCHITECTURE)
     found: dict[str, Any] = {}
     for key, ending in _KEYS.get(name, {}).items() if isinstance(name, str) else ():
         value = metadata.get(f"{name}.{ending}")
@@ -65,11 +65,11 @@ def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
     What the keys say is no longer in the config; reading finds it again.
     """
     metadata = dict(checkpoint.metadata)
-    found = _recognised(checkpoint)
+    found = recognised(checkpoint)
     if found is not None:
-        metadata.setdefault(_ARCHITECTURE, _NAMES[found.architecture])
+        metadata.setdefault(ARCHITECTURE, _NAMES[found.architecture])
     config = _config(checkpoint, found)
-    name = metadata.get(_ARCHITECTURE)
+    name = metadata.get(ARCHITECTURE)
     if config is None or not isinstance(name, str) or name not in _KEYS:
         return metadata
     said = config_of(metadata)
@@ -93,12 +93,12 @@ def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def model_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Yield what llama.cpp needs to know of a model in its layout, and nobody says."""
-    found = _recognised(checkpoint)
+    found = recognised(checkpoint)
     config = _config(checkpoint, found)
     if found is None or config is None:
         return
     name = _NAMES[found.architecture]
-    said = {**config_of({**checkpoint.metadata, _ARCHITECTURE: name}), **config}
+    said = {**config_of({**checkpoint.metadata, ARCHITECTURE: name}), **config}
     for key in _KEYS[name].keys() - said.keys():
         yield Problem(f"config.{key}", f"llama.cpp needs it, and no tensor says it; pass --config {key}=…")
     if config.get("use_scaled_rope"):
@@ -124,7 +124,8 @@ def _config(checkpoint: Checkpoint, found: Recognised | None) -> dict[str, Any] 
     return known
 
 
-def _recognised(checkpoint: Checkpoint) -> Recognised | None:
+def recognised(checkpoint: Checkpoint) -> Recognised | None:
+    """Return what a model in llama.cpp's layout is recognised as, None for anything else."""
     try:
         found = recognise(checkpoint)
     except OptionError:

@@ -10,11 +10,12 @@ from typing import Any
 import ckptio
 from ckptio import DType, TensorSpec
 from ckptio.limits import shape_problem
-from ckptio_gguf.notes import OWN, pack_metadata, read_metadata
+from ckptio_gguf.file_type import contradicted, mostly
+from ckptio_gguf.notes import OWN, Said, pack_metadata, read_metadata
 from ckptio_gguf.types import BY_ID, GgmlType
 from ckptio_gguf.values import pack_string, read_string
 
-__all__ = ["MAGIC", "Header", "Stored", "pack_header", "padding", "read_header"]
+__all__ = ["MAGIC", "Header", "Stored", "pack_header", "padding", "read_header", "with_notes"]
 
 MAGIC = b"GGUF"
 _VERSION = 3
@@ -45,11 +46,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The tensors in file order, where in the file each begins, and the metadata."""
+    """The tensors in file order, where in the file each begins, the metadata, and what is said of a set."""
 
     tensors: dict[str, Stored]
     offsets: dict[str, int]
     metadata: dict[str, Any]
+    said: Said
 
 
 def padding(offset: int, alignment: int) -> int:
@@ -89,12 +91,21 @@ def read_header(file: ckptio.SourceFile) -> Header:
             f"{file.path}: a GGUF file of {what}; read are the versions 2 and 3, little-endian"
         )
     count, values = cursor.unpack(_COUNTS, "the numbers of tensors and metadata values")
-    metadata, alignment = read_metadata(cursor, values)
+    metadata, alignment, said = read_metadata(cursor, values)
     tensors, offsets = _read_tensors(cursor, count, alignment)
+    return Header(tensors, offsets, metadata, said)
+
+
+def with_notes(metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> dict[str, Any]:
+    """Return the metadata with the reader's note on what the tensors of a file, or of a set, are."""
+    noted: dict[str, Any] = {}
     quantized = {name: each.type.name for name, each in tensors.items() if each.quantized}
     if quantized:
-        metadata[OWN] = {**metadata.get(OWN, {}), "quantized": quantized}
-    return Header(tensors, offsets, metadata)
+        noted["quantized"] = quantized
+    kind = mostly((each.spec, each.type) for each in tensors.values())
+    if kind is not None and contradicted(metadata, kind):
+        noted["mostly"] = kind.name
+    return {**metadata, OWN: {**metadata.get(OWN, {}), **noted}} if noted else dict(metadata)
 
 
 def _read_tensors(

@@ -9,13 +9,18 @@ from typing import Any
 import ckptio
 from ckptio import Problem
 from ckptio.jsontext import nesting_problem, parse_object
-from ckptio_gguf.config import CONFIG, config_of
+from ckptio_gguf.config import ARCHITECTURE, CONFIG, config_of
 from ckptio_gguf.values import infer_type, pack_string, pack_value, read_string, read_value
 
 __all__ = [
     "ALIGNMENT",
     "DEFAULT_ALIGNMENT",
     "OWN",
+    "SPLIT_COUNT",
+    "SPLIT_KINDS",
+    "SPLIT_NO",
+    "SPLIT_TENSORS",
+    "Said",
     "is_alignment",
     "metadata_problems",
     "pack_metadata",
@@ -26,7 +31,11 @@ OWN = "gguf"
 """The key of metadata under which the reader notes what only concerns the file."""
 ALIGNMENT = "general.alignment"
 DEFAULT_ALIGNMENT = 32
-_ARCHITECTURE = "general.architecture"
+SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
+SPLIT_KINDS = {SPLIT_NO: "u16", SPLIT_COUNT: "u16", SPLIT_TENSORS: "i32"}
+"""What a file of a set says, in the types that llama.cpp insists on; a count of 0 or 1 is a whole file."""
+Said = Mapping[str, tuple[Any, str | None]]
+"""What one file says of its set: the values of its own keys of `SPLIT_KINDS`, each with its type."""
 _JSON = "ckptio.metadata"
 _LARGEST_ALIGNMENT = 1 << 16
 _LONGEST_KEY = (1 << 16) - 1
@@ -39,8 +48,8 @@ def is_alignment(value: Any) -> bool:
     return type(value) is int and 8 <= value <= _LARGEST_ALIGNMENT and value & (value - 1) == 0
 
 
-def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], int]:
-    """Return the metadata, with the reader's own note among them, and the alignment of the data."""
+def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], int, Said]:
+    """Return the metadata (the reader's own note among them), the alignment, and what is said of a set."""
     if count * _LEAST > cursor.left:
         raise cursor.error(f"{count} metadata values cannot be in the {cursor.left} bytes that follow")
     metadata: dict[str, Any] = {}
@@ -67,13 +76,15 @@ def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], in
             if kind != infer_type(value):
                 types[key] = kind
     note = {key: value for key, value in (("alignment", alignment), ("types", types)) if value}
+    split = {key: metadata[key] for key in SPLIT_KINDS if key in metadata}
+    said = {key: (value, types.get(key, infer_type(value))) for key, value in split.items()}
     config, more = config_of(metadata), beside.get(CONFIG, {})
     metadata = {**metadata, **beside}
     if config and isinstance(more, dict):
         metadata[CONFIG] = {**config, **more}
     if note:
         metadata[OWN] = note
-    return metadata, alignment or DEFAULT_ALIGNMENT
+    return metadata, alignment or DEFAULT_ALIGNMENT, said
 
 
 def _checked_alignment(cursor: ckptio.Cursor, value: Any, kind: str, at: int) -> int:
@@ -86,17 +97,17 @@ def pack_metadata(metadata: Mapping[str, Any], alignment: int | None) -> tuple[i
     """Return the number of values and their bytes; ``alignment`` is that of the data, if it is to be said."""
     note = metadata.get(OWN)
     types = note.get("types") if isinstance(note, Mapping) else None
-    types = types if isinstance(types, Mapping) else {}
+    types = {**SPLIT_KINDS, **(types if isinstance(types, Mapping) else {})}
     packed: dict[str, bytes] = {}
     beside: dict[str, Any] = {}
     for key, value in metadata.items():
-        data = _packed(key, value, types.get(key)) if _can_be_key(key) else None
+        data = _packed(key, value, types.get(key)) if _can_be_key(key, value) else None
         if data is not None:
             packed[key] = data
         elif key != OWN:
             beside[key] = value
     # As the package does it: the architecture first, then the alignment.
-    head = {key: packed.pop(key) for key in (_ARCHITECTURE,) if key in packed}
+    head = {key: packed.pop(key) for key in (ARCHITECTURE,) if key in packed}
     if alignment is not None:
         head[ALIGNMENT] = pack_value(alignment, "u32")
     if beside:
@@ -124,8 +135,10 @@ def _problems(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, f"is neither a value of GGUF nor JSON: {error}"
 
 
-def _can_be_key(key: str) -> bool:
+def _can_be_key(key: str, value: Any) -> bool:
     """Return whether a key can stand in the file: it does not mean something else there."""
+    if key == SPLIT_COUNT and (type(value) is not int or value not in (0, 1)):
+        return False
     return key not in ("", OWN, ALIGNMENT, _JSON) and len(key.encode()) <= _LONGEST_KEY
 
 

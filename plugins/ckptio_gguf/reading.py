@@ -13,7 +13,7 @@ from ckptio.checkpoint import CHUNK_BYTES
 from ckptio.described import DescribedCheckpoint
 from ckptio.files import read_chunks
 from ckptio_gguf.blocks import NEEDED, Blocks, has_package
-from ckptio_gguf.header import Header, Stored, read_header
+from ckptio_gguf.header import Header, Stored, read_header, with_notes
 
 __all__ = ["GgufCheckpoint", "open_file"]
 
@@ -28,24 +28,24 @@ class GgufCheckpoint(DescribedCheckpoint):
     def __init__(self, file: ckptio.SourceFile, header: Header, dequantize: DType | None) -> None:
         super().__init__(
             {name: _spec(each, dequantize) for name, each in header.tensors.items()},
-            metadata=header.metadata,
+            metadata=with_notes(header.metadata, header.tensors),
         )
         self.file = file
-        self._header = header
+        self.header = header
         self._dequantize = dequantize
 
     def spans(self, name: str) -> Sequence[Span] | None:
-        return None if self._header.tensors[name].quantized else (self._span(name),)
+        return None if self.header.tensors[name].quantized else (self._span(name),)
 
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
-        stored = self._header.tensors[name]
+        stored = self.header.tensors[name]
         if not stored.quantized:
             return read_chunks((self._span(name),), max_bytes, stored.spec.dtype.itemsize)
         blocks = Blocks(stored.type, self._span(name), max_bytes)
         return blocks if self._dequantize is None else _cast(name, blocks, self._dequantize)
 
     def _span(self, name: str) -> Span:
-        return Span(self.file, self._header.offsets[name], self._header.tensors[name].nbytes)
+        return Span(self.file, self.header.offsets[name], self.header.tensors[name].nbytes)
 
     def check_unchanged(self) -> None:
         self.file.check_unchanged()

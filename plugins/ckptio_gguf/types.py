@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ckptio import DType
 
-__all__ = ["BY_DTYPE", "BY_ID", "BY_NAME", "QUANTIZERS", "GgmlType"]
+__all__ = ["BY_DTYPE", "BY_ID", "BY_NAME", "FILE_TYPES", "QUANTIZERS", "GgmlType"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +84,5 @@ BY_DTYPE = {each.dtype: each for each in _TYPES if each.dtype is not None}
 
 QUANTIZERS = {"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38}
 """What the package can quantise to, and the ``general.file_type`` of a model that is mostly of that type."""
+FILE_TYPES = {"F32": 0, "F16": 1, "BF16": 32} | {name.upper(): value for name, value in QUANTIZERS.items()}
+"""The ``general.file_type`` of all types that are written, not carried (``LlamaFileType`` of the package)."""

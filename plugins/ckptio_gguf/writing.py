@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ckptio import Checkpoint, DType, Problem, TensorSpec
 from ckptio.output import OutputFile
 from ckptio_gguf.blocks import NEEDED, Blocks, has_package, quantized_chunks, untouched
-from ckptio_gguf.config import with_model
+from ckptio_gguf.config import ARCHITECTURE, recognised, with_model
+from ckptio_gguf.file_type import mostly, with_file_type
 from ckptio_gguf.header import Stored, pack_header, padding
 from ckptio_gguf.notes import DEFAULT_ALIGNMENT, OWN, is_alignment
-from ckptio_gguf.types import BY_DTYPE, BY_NAME, QUANTIZERS, GgmlType
+from ckptio_gguf.types import BY_DTYPE, BY_NAME, GgmlType
 
 __all__ = ["tensor_problems", "write_file"]
 
@@ -20,6 +21,8 @@ _MOST_DIMENSIONS = 4
 """``GGML_MAX_DIMS`` of ggml."""
 _KEPT_PLAIN = ("position_embd.weight", "token_types.weight")
 """What llama.cpp's own converter never quantises, beside all that has one dimension."""
+_QUANTIZATION = {"general.quantization_version": 2}
+"""Wanted of a file with quantised tensors. llama.cpp's converter writes it into every other file too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class _Entry:
     stored: Stored
     blocks: Blocks | None
     fallback: str | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether it is quantised now."""
+        return self.stored.quantized and self.blocks is None
 
 
 def tensor_problems(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Iterator[Problem]:
@@ -48,7 +56,7 @@ def tensor_problems(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Itera
         entry = _entry(checkpoint, spec, options["quantize"])
         if entry.fallback is not None:
             yield Problem(spec.name, f"{entry.fallback}; it stays {spec.dtype.value}", allow="fallback")
-        elif entry.blocks is None and entry.stored.quantized:
+        elif entry.made:
             quantizes = True
             if spec.dtype is not DType.F32:
                 yield Problem(
@@ -63,8 +71,9 @@ def write_file(checkpoint: Checkpoint, file: OutputFile, options: Mapping[str, A
     alignment, say = _alignment(checkpoint.metadata, options["alignment"])
     entries = [_entry(checkpoint, spec, options["quantize"]) for spec in checkpoint.specs.values()]
     metadata = with_model(checkpoint)
-    if any(each.blocks is None and each.stored.quantized for each in entries):
-        metadata = {**metadata, **_quantization(options["quantize"])}
+    if any(each.made for each in entries):
+        metadata |= _QUANTIZATION
+    metadata = _with_file_type(checkpoint, metadata, entries)
     header = pack_header([each.stored for each in entries], metadata, alignment, say)
     file.write(header)
     for each in entries:
@@ -76,7 +85,7 @@ def _write_tensor(checkpoint: Checkpoint, entry: _Entry, file: OutputFile) -> No
     name = entry.stored.spec.name
     if entry.blocks is not None:
         file.copy(entry.blocks.span)
-    elif entry.stored.quantized:
+    elif entry.made:
         for data in quantized_chunks(checkpoint, name, entry.stored.type):
             file.write(data)
     else:
@@ -99,9 +108,22 @@ def _is_quantized(spec: TensorSpec) -> bool:
     return spec.dtype.is_float and len(spec.shape) > 1 and spec.name not in _KEPT_PLAIN
 
 
-def _quantization(quantize: str) -> dict[str, int]:
-    """Return the metadata of a model that is quantised now, as llama.cpp's converter says it."""
-    return {"general.quantization_version": 2, "general.file_type": QUANTIZERS[quantize]}
+def _with_file_type(
+    checkpoint: Checkpoint, metadata: Mapping[str, Any], entries: Sequence[_Entry]
+) -> dict[str, Any]:
+    """Return the metadata with a type of the file that is true of its tensors.
+
+    Where there was none, a model that is now made gets one, and what is quantised now; a file that is
+    copied does not.
+    """
+    kind = mostly((each.stored.spec, each.stored.type) for each in entries)
+    made = {each.stored.type for each in entries if each.made}
+    copied = all(each.blocks or checkpoint.spans(each.stored.spec.name) for each in entries)
+    copied = copied and ARCHITECTURE in checkpoint.metadata
+    add = bool(made) or not (copied or recognised(checkpoint) is None)
+    note = checkpoint.metadata.get(OWN)
+    noted = note.get("mostly") if isinstance(note, Mapping) else None
+    return with_file_type(metadata, kind, made=kind in made, noted=noted, add=add)
 
 
 def _alignment(metadata: Mapping[str, Any], asked: int | None) -> tuple[int, bool]:
