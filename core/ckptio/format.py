@@ -159,6 +159,14 @@ class Format(abc.ABC):
         """Return everything of ``checkpoint`` that this format cannot hold, before anything is written."""
         return capability_problems(self.capabilities, checkpoint.specs.values())
 
+    def owns(self, key: str) -> bool:
+        """Say whether the metadata under ``key`` are what this format's own files say of themselves.
+
+        Such a note of the source is not recorded beside a file that says another: under the format's name
+        stands what its reader notes, and a writer may work out more from the tensors.
+        """
+        return key == self.name
+
     def match(self, probe: Probe) -> Match:
         """Say whether the probed file is of this format, from its content."""
         return Match(Confidence.NO, "not recognised")

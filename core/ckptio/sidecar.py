@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,11 +76,11 @@ def sidecar_path(target: Path) -> Path:
     return target.parent / f"{target.name}.meta.json"
 
 
-def difference(wanted: Checkpoint, written: Checkpoint, own_key: str) -> Sidecar:
+def difference(wanted: Checkpoint, written: Checkpoint, owns: Callable[[str], bool]) -> Sidecar:
     """Return what ``wanted`` says and the file just ``written`` does not say by itself.
 
-    ``own_key`` is the written format's name: the metadata under it is a reader's note about its own
-    container, which the new container replaces.
+    ``owns`` is `Format.owns` of the written format: metadata that are about a container of its own, which the
+    new container replaces.
     """
     return Sidecar(
         {alias: name for alias, name in wanted.aliases.items() if written.aliases.get(alias) != name},
@@ -92,7 +92,7 @@ def difference(wanted: Checkpoint, written: Checkpoint, own_key: str) -> Sidecar
         {
             key: value
             for key, value in wanted.metadata.items()
-            if key != own_key and not _says(written.metadata.get(key, ...), value)
+            if not owns(key) and not _says(written.metadata.get(key, ...), value)
         },
     )
 

@@ -100,7 +100,7 @@ def write_checkpoint(
             written = chosen.open(output.staging, defaults)
         with written:
             _compare(stored, written, chosen)
-            side = difference(checkpoint, written, chosen.name)
+            side = difference(checkpoint, written, chosen.owns)
             content = side.to_json(output.staging, written) if side else None
             names, aliases = frozenset(written.specs), frozenset(written.aliases)
         checkpoint.check_unchanged()

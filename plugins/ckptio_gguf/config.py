@@ -14,7 +14,15 @@ import numpy as np
 from ckptio import Checkpoint, OptionError, Problem
 from ckptio.models import Recognised, normalise_config, recognise
 
-__all__ = ["ARCHITECTURE", "CONFIG", "config_of", "model_problems", "recognised", "with_model"]
+__all__ = [
+    "ARCHITECTURE",
+    "CONFIG",
+    "config_of",
+    "is_hyperparameter",
+    "model_problems",
+    "recognised",
+    "with_model",
+]
 
 CONFIG = "config"
 _LAYOUT = "gguf"
@@ -57,6 +65,12 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         elif type(value) is float:
             found[key] = float(str(np.float32(value)))
     return found
+
+
+def is_hyperparameter(key: str) -> bool:
+    """Return whether ``key`` is one of llama.cpp's that `with_model` makes true of the config."""
+    name, _, ending = key.partition(".")
+    return name in _KEYS and ending in (_WIDTH, *_KEYS[name].values())
 
 
 def with_model(checkpoint: Checkpoint) -> dict[str, Any]:

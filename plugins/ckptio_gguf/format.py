@@ -70,6 +70,13 @@ class GgufFormat(ckptio.Format):
 
         write_file(checkpoint, out.create(), options)
 
+    def owns(self, key: str) -> bool:
+        """Its own note, and what a writer makes true of the tensors and the config."""
+        from ckptio_gguf.config import is_hyperparameter
+        from ckptio_gguf.file_type import FILE_TYPE
+
+        return key in (self.name, FILE_TYPE) or is_hyperparameter(key)
+
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find what ggml or its blocks cannot hold, and odd metadata."""
         from ckptio_gguf.config import model_problems
