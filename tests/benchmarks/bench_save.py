@@ -11,7 +11,6 @@ memory above the state itself. The exit status is 1 when a bar of `BARS` is miss
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measuring import MB, Samples, Worker, table
+from measuring import MB, Samples, Worker, remove, table
 
 FORMATS = ("statedict", "safetensors", "msgpack", "npz", "torch")
 BARS = {"save": 1.3, "resume": 1.0}
@@ -66,19 +65,12 @@ def measure(cases: Sequence[Case], gib: float, rounds: int, folder: Path) -> Non
         for case in cases:
             target = folder / case.target
             if case.job.startswith(("save", "write")):
-                _remove(target)
+                remove(target)
             _, at_rest = worker.call("rest")
             seconds, peak = worker.call(case.job, str(target), *case.arguments)
             case.samples.add((seconds, max(0, peak - at_rest)))
         print(f"round {number + 1} of {rounds} done", file=sys.stderr)
     worker.close()
-
-
-def _remove(target: Path) -> None:
-    if target.is_dir():
-        shutil.rmtree(target)
-    else:
-        target.unlink(missing_ok=True)
 
 
 def ratio(case: Case, cases: Sequence[Case]) -> float:

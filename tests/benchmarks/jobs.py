@@ -18,5 +18,11 @@ def warm_up() -> None:
         ckptio.convert(small, Path(folder) / "small.msgpack", dtype="bf16")
 
 
-def convert(source: str, target: str, target_format: str, dtype: str | None) -> None:
-    ckptio.convert(source, target, checkpoint_format=target_format, dtype=dtype)
+def convert(source: str, target: str, target_format: str, layout: str | None, dtype: str | None) -> None:
+    ckptio.convert(source, target, checkpoint_format=target_format, layout=layout, dtype=dtype)
+
+
+def largest(source: str) -> int:
+    """Return the bytes of the largest tensor, quantised ones as they are read."""
+    with ckptio.open(source) as checkpoint:
+        return max(spec.nbytes for spec in checkpoint.specs.values())

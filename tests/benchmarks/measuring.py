@@ -2,7 +2,8 @@
 
 A `Worker` is a Python process that has imported what it needs. It is told to run a function of a
 module of this folder, and answers with the seconds and the peak memory of that one call (Linux
-resets the peak on request). `command` runs a program from start to end.
+resets the peak on request). `command` runs a program from start to end; its peak is at least that of the
+process that calls it, which is therefore to import little.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -62,11 +64,12 @@ class Worker:
 
     def call(self, function: str, *arguments: Any) -> tuple[float, int]:
         """Run ``function(*arguments)`` there; return its seconds and the peak memory in bytes."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([function, arguments]) + "\n")
-        self._process.stdin.flush()
-        seconds, peak = self._answer()
+        seconds, peak, _ = self._ask(function, arguments)
         return float(seconds), int(peak)
+
+    def result(self, function: str, *arguments: Any) -> Any:
+        """Run ``function(*arguments)`` there; return what it returns, a value of JSON."""
+        return self._ask(function, arguments)[2]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -74,6 +77,12 @@ class Worker:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    def _ask(self, function: str, arguments: tuple[Any, ...]) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([function, arguments]) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -101,13 +110,27 @@ def command(arguments: Sequence[str]) -> tuple[float, int]:
 
 
 def copy_with_cp(source: Path, target: Path) -> tuple[float, int]:
-    """Run ``cp``, then fsync the copy: what it takes to have the bytes twice, durably."""
+    """Run ``cp``, then fsync the copy: what it takes to have a file or a folder twice, durably."""
     began = time.perf_counter()
-    _, peak = command(["cp", str(source), str(target)])
-    fd = os.open(target, os.O_RDONLY)
+    _, peak = command(["cp", "-r", str(source), str(target)])
+    for path in (target, *target.rglob("*")):
+        fsync(path)
+    return time.perf_counter() - began, peak
+
+
+def fsync(path: str | Path) -> None:
+    """Force a file, or the entries of a directory, to the disk."""
+    fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
-    return time.perf_counter() - began, peak
+
+
+def remove(target: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -139,9 +162,9 @@ def _serve(module_name: str) -> None:
         function, arguments = json.loads(line)
         Path("/proc/self/clear_refs").write_text("5")
         began = time.perf_counter()
-        getattr(module, function)(*arguments)
+        result = getattr(module, function)(*arguments)
         seconds = time.perf_counter() - began
-        print(json.dumps([seconds, _peak()]))
+        print(json.dumps([seconds, _peak(), result]))
 
 
 if __name__ == "__main__":

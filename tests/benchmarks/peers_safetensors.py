@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
+import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import ckptio
+from measuring import fsync
 
 
 def warm_up() -> None:
@@ -21,6 +21,14 @@ def make(source: str, target: str) -> None:
 
 def load_and_save(source: str, target: str) -> None:
     save_file(load_file(source), target)
-    fd = os.open(target, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
+    fsync(target)
+
+
+def load_transpose_and_save(source: str, target: str) -> None:
+    """The same with the weights that transformers' ``Conv1D`` keeps as (in, out)."""
+    tensors = load_file(source)
+    for name, tensor in tensors.items():
+        if ".c_" in name and tensor.ndim == 2:
+            tensors[name] = np.ascontiguousarray(tensor.T)
+    save_file(tensors, target)
+    fsync(target)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 import ckptio
+from measuring import fsync
 
 
 def warm_up() -> None:
@@ -21,6 +20,14 @@ def make(source: str, target: str) -> None:
 
 def load_and_save(source: str, target: str) -> None:
     torch.save(torch.load(source, weights_only=True), target)
-    fd = os.open(target, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
+    fsync(target)
+
+
+def load_transpose_and_save(source: str, target: str) -> None:
+    """The same with the weights that transformers' ``Conv1D`` keeps as (in, out)."""
+    tensors = torch.load(source, weights_only=True)
+    for name, tensor in tensors.items():
+        if ".c_" in name and tensor.ndim == 2:
+            tensors[name] = tensor.t().contiguous()
+    torch.save(tensors, target)
+    fsync(target)
