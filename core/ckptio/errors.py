@@ -24,7 +24,7 @@ An ``OSError`` of the system (no such file, disk full) passes through as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,10 @@ __all__ = [
     "UndetectedFormatError",
     "UnknownFormatError",
     "UnsupportedError",
+    "listed",
 ]
+
+_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +150,9 @@ class UnsupportedError(CkptError, ValueError):
 
 class LossyConversionError(UnsupportedError):
     """Something would be lost, and each loss can be accepted by the option that its line names."""
+
+
+def listed(lines: Sequence[str]) -> str:
+    """Return lines that stand below a message: indented, the first twenty, and how many more there are."""
+    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    return "\n".join(f"  {line}" for line in [*lines[:_LISTED], *more])

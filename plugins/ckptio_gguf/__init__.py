@@ -19,6 +19,15 @@ few blocks at a time; nothing else needs it. They read as f32, or as ``-O dequan
 From GGUF to GGUF their blocks are carried as they are, byte for byte, under whatever names, as long as
 neither ``dequantize`` nor ``--dtype`` asks for other elements.
 
+**Split models** (``name-00001-of-00003.gguf``) are read as one, by the name of any of their files or of the
+directory; every file must be there and agree with the others. The metadata are those of the first file, less
+``split.no``, ``split.count`` and ``split.tensors.count``, which are not true of a whole. Written is one file.
+
+**general.file_type** is put right where the elements change: a value that contradicts the type of most elements
+(of the tensors with rows) is replaced, when that type is plain or was made by ``-o quantize``. Carried blocks,
+and a file whose value was wrong before, keep what was said. A model that is brought into llama.cpp's layout
+gets the key. ``general.quantization_version`` is written when something is quantised, and else kept as it is.
+
 **Metadata** keep their keys and values. What the values alone do not say stands in ``metadata["gguf"]``:
 
 ``alignment``
@@ -28,6 +37,10 @@ neither ``dequantize`` nor ``--dtype`` asks for other elements.
     ``"[u8]"`` for an array. A float that is not finite is the text ``nan``, ``inf`` or ``-inf``.
 ``quantized``
     The type of each quantised tensor: ``{"token_embd.weight": "Q4_K"}``.
+``files``
+    The number of files, where the model is split into several.
+``mostly``
+    The type that most elements have, where ``general.file_type`` says another: ``"F32"``.
 
 Unless ``types`` says more, a whole number is written as the first of u32, i32, u64 and i64 that holds it
 (i32 first in an array), and another number as f32 when that is exact, else as f64. Metadata that no GGUF

@@ -58,17 +58,25 @@ class GgufFormat(ckptio.Format):
     )
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:
-        """Read the header; the structure is checked, to the last byte of the file."""
-        from ckptio_gguf.reading import open_file
+        """Read the header, or those of all files of a set; all is checked, to the last byte of each."""
+        from ckptio_gguf.splits import open_checkpoint
 
         asked = options["dequantize"]
-        return open_file(path, DType.parse(asked) if asked else None)
+        return open_checkpoint(path, DType.parse(asked) if asked else None)
 
     def write(self, checkpoint: ckptio.Checkpoint, out: ckptio.Output, options: Mapping[str, Any]) -> None:
         """Write as the package gguf does it, to the byte, in the order of the checkpoint."""
         from ckptio_gguf.writing import write_file
 
         write_file(checkpoint, out.create(), options)
+
+    def match(self, probe: ckptio.Probe) -> ckptio.Match:
+        """Recognise a directory that holds one model; files have a magic."""
+        if probe.listing is None:
+            return super().match(probe)
+        from ckptio_gguf.split_names import match_directory
+
+        return match_directory(probe.listing)
 
     def owns(self, key: str) -> bool:
         """Its own note, and what a writer makes true of the tensors and the config."""

@@ -11,7 +11,7 @@ import ckptio
 from ckptio import DType, TensorSpec
 from ckptio.limits import shape_problem
 from ckptio_gguf.file_type import contradicted, mostly
-from ckptio_gguf.notes import OWN, Said, pack_metadata, read_metadata
+from ckptio_gguf.notes import OWN, Said, note_of, pack_metadata, read_metadata
 from ckptio_gguf.types import BY_ID, GgmlType
 from ckptio_gguf.values import pack_string, read_string
 
@@ -105,7 +105,7 @@ def with_notes(metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> di
     kind = mostly((each.spec, each.type) for each in tensors.values())
     if kind is not None and contradicted(metadata, kind):
         noted["mostly"] = kind.name
-    return {**metadata, OWN: {**metadata.get(OWN, {}), **noted}} if noted else dict(metadata)
+    return {**metadata, OWN: {**note_of(metadata), **noted}} if noted else dict(metadata)
 
 
 def _read_tensors(

@@ -23,6 +23,7 @@ __all__ = [
     "Said",
     "is_alignment",
     "metadata_problems",
+    "note_of",
     "pack_metadata",
     "read_metadata",
 ]
@@ -46,6 +47,12 @@ _LEAST = 13
 def is_alignment(value: Any) -> bool:
     """Return whether data can be written at multiples of ``value`` bytes: a power of two from 8 to 64 KiB."""
     return type(value) is int and 8 <= value <= _LARGEST_ALIGNMENT and value & (value - 1) == 0
+
+
+def note_of(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the reader's note among metadata; an empty one where there is none."""
+    note = metadata.get(OWN)
+    return note if isinstance(note, Mapping) else {}
 
 
 def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], int, Said]:
@@ -95,8 +102,7 @@ def _checked_alignment(cursor: ckptio.Cursor, value: Any, kind: str, at: int) ->
 
 def pack_metadata(metadata: Mapping[str, Any], alignment: int | None) -> tuple[int, bytes]:
     """Return the number of values and their bytes; ``alignment`` is that of the data, if it is to be said."""
-    note = metadata.get(OWN)
-    types = note.get("types") if isinstance(note, Mapping) else None
+    types = note_of(metadata).get("types")
     types = {**SPLIT_KINDS, **(types if isinstance(types, Mapping) else {})}
     packed: dict[str, bytes] = {}
     beside: dict[str, Any] = {}

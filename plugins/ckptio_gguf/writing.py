@@ -12,7 +12,7 @@ from ckptio_gguf.blocks import NEEDED, Blocks, has_package, quantized_chunks, un
 from ckptio_gguf.config import ARCHITECTURE, recognised, with_model
 from ckptio_gguf.file_type import mostly, with_file_type
 from ckptio_gguf.header import Stored, pack_header, padding
-from ckptio_gguf.notes import DEFAULT_ALIGNMENT, OWN, is_alignment
+from ckptio_gguf.notes import DEFAULT_ALIGNMENT, is_alignment, note_of
 from ckptio_gguf.types import BY_DTYPE, BY_NAME, GgmlType
 
 __all__ = ["tensor_problems", "write_file"]
@@ -121,14 +121,12 @@ def _with_file_type(
     copied = all(each.blocks or checkpoint.spans(each.stored.spec.name) for each in entries)
     copied = copied and ARCHITECTURE in checkpoint.metadata
     add = bool(made) or not (copied or recognised(checkpoint) is None)
-    note = checkpoint.metadata.get(OWN)
-    noted = note.get("mostly") if isinstance(note, Mapping) else None
+    noted = note_of(checkpoint.metadata).get("mostly")
     return with_file_type(metadata, kind, made=kind in made, noted=noted, add=add)
 
 
 def _alignment(metadata: Mapping[str, Any], asked: int | None) -> tuple[int, bool]:
     """Return the alignment (that asked for, that of the source, or the default) and whether to say it."""
-    note = metadata.get(OWN)
-    noted = note.get("alignment") if isinstance(note, Mapping) else None
+    noted = note_of(metadata).get("alignment")
     found = asked or (noted if is_alignment(noted) else None)
     return (found, True) if found is not None else (DEFAULT_ALIGNMENT, False)
