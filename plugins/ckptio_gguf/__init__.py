@@ -23,10 +23,11 @@ neither ``dequantize`` nor ``--dtype`` asks for other elements.
 directory; every file must be there and agree with the others. The metadata are those of the first file, less
 ``split.no``, ``split.count`` and ``split.tensors.count``, which are not true of a whole. Written is one file.
 
-**general.file_type** is put right where the elements change: a value that contradicts the type of most elements
-(of the tensors with rows) is replaced, when that type is plain or was made by ``-o quantize``. Carried blocks,
-and a file whose value was wrong before, keep what was said. A model that is brought into llama.cpp's layout
-gets the key. ``general.quantization_version`` is written when something is quantised, and else kept as it is.
+**general.file_type** is put right where the elements change: a value that contradicts the type of most
+elements (of the tensors with two dimensions or more) is replaced, when that type is plain or was made by
+``-o quantize``. Carried blocks, and a file whose value was wrong before, keep what was said. A model that is
+brought into llama.cpp's layout gets the key. ``general.quantization_version`` is written when something is
+quantised, and else kept as it is.
 
 **Metadata** keep their keys and values. What the values alone do not say stands in ``metadata["gguf"]``:
 

@@ -78,6 +78,8 @@ def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], in
             beside = parse_object(data, what, path=cursor.file.path, offset=at)
             if problem := nesting_problem(beside):
                 raise cursor.error(f"{what} is {problem}", at)
+            # The note is the reader's to make, and no writer puts it there.
+            beside.pop(OWN, None)
         else:
             metadata[key] = value
             if kind != infer_type(value):
