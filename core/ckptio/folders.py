@@ -20,6 +20,7 @@ from ckptio.errors import CorruptCheckpointError
 from ckptio.files import SourceFile
 from ckptio.jsontext import nesting_problem, parse_object
 from ckptio.output import Output
+from ckptio.weights import WEIGHTS
 
 __all__ = [
     "CONFIG",
@@ -34,22 +35,26 @@ __all__ = [
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
+_MODEL_TYPE = "model_type"
 _LARGEST_CONFIG = 16 << 20
 _PIECE = 1 << 20
 
 
-def with_config(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
-    """Add the ``config.json`` of a directory, where it has one, to a checkpoint that was opened in it.
+def with_config(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    """Add ``config.json`` to a checkpoint that was opened at ``path``: a directory, or a file in one.
 
-    One that is no JSON object says nothing of the tensors: it is left out, with a warning.
+    To a file, it is added when the file is one of `WEIGHTS` without a config of its own, and the config has
+    a ``model_type``. One that is no JSON object says nothing of the tensors: it is left out, with a warning.
     """
-    path = directory / CONFIG
-    if not path.is_file():
+    in_folder = path.is_dir()
+    if not in_folder and (path.name not in WEIGHTS or "config" in checkpoint.metadata):
         return checkpoint
     try:
-        config = _read_object(path)
+        config = _read_config(path if in_folder else path.parent)
     except CorruptCheckpointError as error:
         warnings.warn(f"ignored: {error}", stacklevel=2)
+        return checkpoint
+    if config is None or not (in_folder or _MODEL_TYPE in config):
         return checkpoint
     return Annotated(checkpoint, metadata={**checkpoint.metadata, "config": config})
 
@@ -57,7 +62,7 @@ def with_config(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
 def folder_config(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
     """Return the config of a checkpoint when it is one for ``config.json``."""
     config = checkpoint.metadata.get("config")
-    return config if isinstance(config, Mapping) and "model_type" in config else None
+    return config if isinstance(config, Mapping) and _MODEL_TYPE in config else None
 
 
 def write_config(checkpoint: Checkpoint, out: Output) -> Checkpoint:
@@ -73,8 +78,16 @@ def write_config(checkpoint: Checkpoint, out: Output) -> Checkpoint:
 
 
 def model_folder(source: Path) -> Path | None:
-    """Return the model's folder that a source is, and None when it is none."""
-    return source if source.is_dir() else None
+    """Return the model's folder that a source is or, as one of `WEIGHTS` beside a config, is in."""
+    if source.is_dir():
+        return source
+    if source.name not in WEIGHTS:
+        return None
+    try:
+        config = _read_config(source.parent)
+    except CorruptCheckpointError:
+        return None
+    return source.parent if config is not None and _MODEL_TYPE in config else None
 
 
 def generation_files(folder: Path) -> list[Path]:
@@ -123,7 +136,11 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield file.read_at(offset, min(_PIECE, file.size - offset))
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any] | None:
+    """Return what ``config.json`` of a folder says, None where there is none."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
     with contextlib.closing(SourceFile(path)) as file:
         if file.size > _LARGEST_CONFIG:
             raise CorruptCheckpointError(f"larger than {_LARGEST_CONFIG} bytes, no config", path=path)

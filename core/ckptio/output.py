@@ -5,7 +5,8 @@ directory is fsynced (a rename alone is not durable). Whatever goes wrong before
 interrupt included, removes what was begun and leaves the old target as it was.
 
 A directory appears whole by one rename. In one that exists (``overwrite``), the new files get names
-that are free, the last of them makes the set count, and only then the old set goes.
+that are free, the last of them makes the set count, and only then the old set goes. Whatever fails on
+the way, all of the old set is put back.
 """
 
 from __future__ import annotations
@@ -20,13 +21,7 @@ from typing import Self
 
 from ckptio.errors import OptionError
 from ckptio.output_file import OutputFile, Report
-from ckptio.publishing import (
-    fsync_directory,
-    publish_into,
-    publish_new,
-    remove_replaced,
-    temporary_sibling,
-)
+from ckptio.publishing import Moves, fsync_directory, publish_new, temporary_sibling
 
 __all__ = ["Output", "OutputFile", "check_target", "fsync_directory", "temporary_sibling", "write_file"]
 
@@ -118,13 +113,23 @@ class Output:
     def _publish_into(self) -> None:
         # Whole entries of the directory, each in the place of its file that was created last.
         tops = [PurePosixPath(name).parts[0] for name in reversed(self._files) if name is not None]
-        names = list(reversed(dict.fromkeys(tops)))
+        *first, last = reversed(dict.fromkeys(tops))
+        moves = Moves(self.staging, self.target)
         try:
-            publish_into(self.staging, self.target, names, self._replaced)
-        finally:
-            self.published = not (self.staging / names[-1]).exists()
-        fsync_directory(self.target)
-        remove_replaced(self.target, (name for name in self._replaced if name not in names))
+            for name in sorted(first, key=lambda name: name in self._replaced):
+                (moves.replace if name in self._replaced else moves.add)(name)
+            fsync_directory(self.target)
+            moves.replace(last)
+            fsync_directory(self.target)
+            for name in dict.fromkeys(self._replaced):
+                if name not in tops:
+                    moves.remove(name)
+        except BaseException:
+            self.published = moves.is_final(last)
+            if not self.published:
+                moves.take_back()
+            raise
+        self.published = True
         fsync_directory(self.target)
 
     def discard(self) -> None:

@@ -7,15 +7,14 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = [
+    "Moves",
     "exchange",
     "fsync_directory",
-    "publish_into",
     "publish_new",
-    "remove_replaced",
     "temporary_sibling",
 ]
 
@@ -71,38 +70,64 @@ def publish_new(staging: Path, target: Path, *, overwrite: bool) -> None:
         ) from None
 
 
-def publish_into(staging: Path, target: Path, names: Sequence[str], replacing: Collection[str] = ()) -> None:
-    """Move what is in the directory ``staging`` into the existing directory ``target``, the last one last.
+class Moves:
+    """Names that change between a directory ``staging`` in a directory ``target`` and that one itself.
 
-    The last may replace a file: it is what makes the others count (an index, say), so up to its rename the
-    old set is whole, and from then on the new one. So may those that are ``replacing``, which change places
-    with the old ones just before. When it fails, all is put back.
+    They can be taken back, all together. Each step is noted before it is done: an interrupt may come after.
     """
-    *first, last = names
-    swapped: list[str] = []
-    try:
-        for name in sorted(first, key=lambda name: name in replacing):
-            if name not in replacing or not (target / name).exists():
-                publish_new(staging / name, target / name, overwrite=False)
-            elif exchange(staging / name, target / name):
-                swapped.append(name)
-            else:
-                os.rename(staging / name, target / name)
-        fsync_directory(target)
-        os.rename(staging / last, target / last)
-    except BaseException:
-        if (staging / last).exists():
-            for name in swapped:
-                exchange(staging / name, target / name)
-            for name in first:
-                _take_back(staging / name, target / name)
-        raise
+
+    def __init__(self, staging: Path, target: Path) -> None:
+        self._staging, self._target = staging, target
+        self._away = temporary_sibling(staging / "old")
+        self._undo: list[Callable[[], object]] = []
+        self._renamed: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Give a new file or directory its name, which must be free."""
+        source, target = self._staging / name, self._target / name
+        self._undo.append(lambda: _take_back(source, target))
+        publish_new(source, target, overwrite=False)
+
+    def replace(self, name: str) -> None:
+        """Put a file in the place of the one of this name, in one step; where there is none, add it."""
+        source, target = self._staging / name, self._target / name
+        if not os.path.lexists(target):
+            self.add(name)
+            return
+        new = source.stat()
+        self._undo.append(lambda: _swap_back(source, target, new))
+        if not exchange(source, target):
+            self._undo.pop()
+            self._renamed.add(name)
+            os.rename(source, target)
+
+    def remove(self, name: str) -> None:
+        """Move an old file away, to where it goes with ``staging``."""
+        source, target = self._away / name, self._target / name
+        if os.path.lexists(target):
+            self._away.mkdir(exist_ok=True)
+            self._undo.append(lambda: _put_back(source, target))
+            os.rename(target, source)
+
+    def is_final(self, name: str) -> bool:
+        """Return whether the file has replaced another for good: the system has no exchange."""
+        return name in self._renamed and not os.path.lexists(self._staging / name)
+
+    def take_back(self) -> None:
+        """Restore the old files and remove the new ones."""
+        while self._undo:
+            self._undo.pop()()
 
 
-def remove_replaced(target: Path, names: Iterable[str]) -> None:
-    """Remove the files of the old set from the directory ``target``, in this order."""
-    for name in names:
-        (target / name).unlink(missing_ok=True)
+def _put_back(away: Path, target: Path) -> None:
+    if os.path.lexists(away):
+        os.rename(away, target)
+
+
+def _swap_back(staging: Path, target: Path, new: os.stat_result) -> None:
+    """Exchange two files again, if the one that is ``new`` has the name."""
+    if os.path.samestat(target.stat(), new):
+        exchange(staging, target)
 
 
 def _take_back(staging: Path, target: Path) -> None:

@@ -15,7 +15,8 @@ from ckptio.adapters import select
 from ckptio.checkpoint import Checkpoint, TensorSpec
 from ckptio.errors import CkptError, OptionError
 from ckptio.output import Output, OutputFile
-from ckptio.shards import INDEX_SUFFIX, locate, read_index
+from ckptio.shards import read_index
+from ckptio.weights import INDEX_SUFFIX, WEIGHTS, locate
 
 __all__ = ["parse_size", "plan_shards", "write_shards"]
 
@@ -73,17 +74,19 @@ def write_shards(
     *,
     suffix: str,
     write_shard: WriteShard,
+    stem: str | None = None,
 ) -> None:
     """Write a directory: shards and, last, their index; or one file, when all fits into one.
 
     ``notes`` go into the index, or into the one file. In a directory that exists, the new set takes
-    the place of the one that a reader finds there. Raises `OptionError` for a target that has the
-    name of a file.
+    the place of the one that a reader finds there, and its name, unless a ``stem`` is given. Raises
+    `OptionError` for a target that has the name of a file.
     """
     if out.final_name.endswith(suffix):
         raise OptionError(f"{out.target}: shards make a directory; name one, without {suffix}")
     plan = plan_shards(checkpoint.specs.values(), max_bytes)
-    stem = _replace_old_set(out, suffix)
+    old_stem = _replace_old_set(out, suffix)
+    stem = stem or old_stem
     if len(plan) < 2:
         write_shard(checkpoint, out.create(f"{stem}{suffix}"), notes)
         return
@@ -101,15 +104,17 @@ def write_shards(
 
 
 def _replace_old_set(out: Output, suffix: str) -> str:
-    """Tell ``out`` which files of an existing directory go; return the stem of the names of the new ones."""
+    """Tell ``out`` which files of an existing directory go; return the stem of the names of the old ones."""
     old = locate(out.target, suffix) if out.existing else None
     if old is None:
         return "model"
-    if not old.name.endswith(INDEX_SUFFIX):
-        out.replace([old.name])
-        return old.name.removesuffix(suffix)
-    out.replace([old.name, *_old_shards(old, suffix)])
-    return old.name.removesuffix(f"{suffix}{INDEX_SUFFIX}")
+    # Of a file and an index under the names of transformers, the other would count once the one is gone.
+    usual = [
+        name for name in WEIGHTS if name in out.existing and name.removesuffix(INDEX_SUFFIX).endswith(suffix)
+    ]
+    for name in dict.fromkeys([old.name, *(usual if old.name in usual else ())]):
+        out.replace([name, *(_old_shards(out.target / name, suffix) if name.endswith(INDEX_SUFFIX) else ())])
+    return old.name.removesuffix(INDEX_SUFFIX).removesuffix(suffix)
 
 
 def _old_shards(index: Path, suffix: str) -> list[str]:

@@ -12,7 +12,6 @@ huggingface_hub records a tie that no shard stores twice as a key of the metadat
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,28 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import Checkpoint
-from ckptio.errors import CorruptCheckpointError, UnsupportedError
+from ckptio.errors import CorruptCheckpointError
 from ckptio.files import SourceFile
 from ckptio.joined import JoinedCheckpoint
 from ckptio.jsontext import nesting_problem, parse_object
 from ckptio.limits import current_limits
 
 __all__ = [
-    "INDEX_SUFFIX",
     "JoinedCheckpoint",
     "ShardIndex",
-    "candidates",
-    "find_index",
-    "locate",
     "open_shards",
     "read_index",
     "recorded_ties",
 ]
 
-INDEX_SUFFIX = ".index.json"
-"""What the name of an index ends in, after the suffix of the shards."""
-
-_NUMBERED = re.compile(r"-\d{5}-of-\d{5}\b")
 _SIZES = ("total_size", "total_parameters")
 _LISTED = 20
 _SHOWN = 120
@@ -117,35 +108,6 @@ def recorded_ties(
     return ties, {key: value for key, value in metadata.items() if key not in ties}
 
 
-def find_index(directory: Path, pattern: str) -> Path | None:
-    """Return the one file of ``directory`` that matches the glob ``pattern``, None where there is none.
-
-    Hidden files do not count. Raises `UnsupportedError` that lists them when there are several.
-    """
-    found = [path.name for path in directory.glob(pattern) if path.name[0] != "." and path.is_file()]
-    return _only(directory, sorted(found))
-
-
-def candidates(names: Iterable[str], suffix: str) -> list[str]:
-    """Return which of the ``names`` in a directory may be its checkpoint: indexes, else whole files.
-
-    The shards are files with ``suffix``. One shard of several is no checkpoint, and no hidden file is.
-    """
-    seen = [name for name in names if not name.startswith(".")]
-    indexes = [name for name in seen if name.endswith(f"{suffix}{INDEX_SUFFIX}")]
-    whole = [name for name in seen if name.endswith(suffix) and not _NUMBERED.search(name)]
-    return sorted(indexes or whole)
-
-
-def locate(directory: Path, suffix: str) -> Path | None:
-    """Return the checkpoint of ``directory``: the one of its `candidates`, None where there is none.
-
-    Raises `UnsupportedError` that lists them when there are several.
-    """
-    found = candidates((entry.name for entry in directory.iterdir() if entry.is_file()), suffix)
-    return _only(directory, found)
-
-
 def open_shards(index: ShardIndex, open_shard: Callable[[Path], Checkpoint]) -> JoinedCheckpoint:
     """Open all shards of ``index`` with ``open_shard`` and hold them against it, both ways.
 
@@ -172,12 +134,6 @@ def open_shards(index: ShardIndex, open_shard: Callable[[Path], Checkpoint]) -> 
         )
         opened.pop_all()
     return joined
-
-
-def _only(directory: Path, names: Sequence[str]) -> Path | None:
-    if len(names) > 1:
-        raise UnsupportedError(f"{directory}: holds several checkpoints; name one of them:\n{_listed(names)}")
-    return directory / names[0] if names else None
 
 
 def _plain_or_none(name: Any) -> str | None:

@@ -63,7 +63,7 @@ class SafetensorsFormat(ckptio.Format):
 
         A directory gets a ``config.json`` where the config is one of transformers'.
         """
-        from ckptio.folders import write_config
+        from ckptio.folders import folder_config, write_config
         from ckptio.sharding import write_shards
         from ckptio_safetensors.notes import encode_notes
 
@@ -72,9 +72,11 @@ class SafetensorsFormat(ckptio.Format):
         if max_bytes is None:
             _write_file(checkpoint, out.create(), encode_notes(checkpoint))
         else:
+            # Beside a config, the names are those that transformers looks for.
+            stem = "model" if folder_config(checkpoint) is not None else None
             checkpoint = write_config(checkpoint, out)
             notes = encode_notes(checkpoint)
-            write_shards(checkpoint, out, max_bytes, notes, suffix=SUFFIX, write_shard=_write_file)
+            write_shards(checkpoint, out, max_bytes, notes, suffix=SUFFIX, write_shard=_write_file, stem=stem)
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find names, ties, leaves and metadata that cannot be written."""
@@ -93,7 +95,9 @@ class SafetensorsFormat(ckptio.Format):
     def match(self, probe: ckptio.Probe) -> Match:
         """Recognise a header by its beginning, an index by its shards, a directory by either name in it."""
         if probe.listing is not None:
-            return _match_directory(probe.listing)
+            from ckptio.weights import match_folder
+
+            return match_folder(probe.listing, SUFFIX)
         if probe.name.endswith(".json") or probe.head.startswith(b"{"):
             index = _match_index(probe)
             if index.confidence is not Confidence.NO:
@@ -132,7 +136,7 @@ def _name_problem(name: str) -> str | None:
 
 
 def _match_index(probe: ckptio.Probe) -> Match:
-    from ckptio.shards import INDEX_SUFFIX
+    from ckptio.weights import INDEX_SUFFIX
     from ckptio_safetensors.reading import is_index
 
     if is_index(probe.name, probe.head, probe.size):
@@ -142,17 +146,6 @@ def _match_index(probe: ckptio.Probe) -> Match:
         if probe.name.endswith(SUFFIX + INDEX_SUFFIX):
             return Match(Confidence.NAME, "the name of an index")
     return Match(Confidence.NO, "no index of safetensors files")
-
-
-def _match_directory(listing: tuple[str, ...]) -> Match:
-    from ckptio.shards import candidates
-
-    found = candidates(listing, SUFFIX)
-    if len(found) == 1:
-        return Match(Confidence.SURE, f"a directory that holds {found[0]}")
-    if found:
-        return Match(Confidence.NAME, f"a directory that holds {', '.join(found[:8])}")
-    return Match(Confidence.NO, "no directory of safetensors files with an index")
 
 
 def _is_empty(header: bytes, length: int) -> bool:

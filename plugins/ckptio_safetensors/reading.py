@@ -8,7 +8,8 @@ from pathlib import Path
 from ckptio import Checkpoint, FileCheckpoint, SourceFile, open_source
 from ckptio.adapters import Annotated
 from ckptio.folders import with_config
-from ckptio.shards import INDEX_SUFFIX, locate, open_shards, read_index
+from ckptio.shards import open_shards, read_index
+from ckptio.weights import INDEX_SUFFIX, locate
 from ckptio_safetensors.header import LENGTH, SUFFIX, read_header
 from ckptio_safetensors.notes import decode_notes
 
@@ -16,13 +17,18 @@ __all__ = ["is_index", "open_checkpoint"]
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open the checkpoint at ``path``; a directory's ``config.json`` is its config."""
+    """Open the checkpoint at ``path``; the ``config.json`` of a model's folder is its config."""
     if path.is_dir():
         found = locate(path, SUFFIX)
         if found is None:
             what = f"No {SUFFIX}{INDEX_SUFFIX} and no whole {SUFFIX} file in the directory"
             raise FileNotFoundError(errno.ENOENT, what, str(path))
-        return with_config(open_checkpoint(found), path)
+        return with_config(_open_at(found), path)
+    return with_config(_open_at(path), path)
+
+
+def _open_at(path: Path) -> Checkpoint:
+    """Open a file: an index with its shards, or one whole checkpoint."""
     with open_source(path) as file:
         if is_index(path.name, file.read_at(0, min(file.size, LENGTH.size + 1)), file.size):
             file.close()

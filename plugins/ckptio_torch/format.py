@@ -22,10 +22,11 @@ from ckptio_torch.dtypes import DTYPES
 
 # Readers and writers are imported when they are needed: formats are also loaded to recognise a file.
 
-__all__ = ["INDEX", "TAR", "WHOLE", "TorchFormat"]
+__all__ = ["INDEX", "SHARD", "TAR", "WHOLE", "TorchFormat"]
 
 _PICKLE, _ZIP = b"\x80", b"PK"
-INDEX = ".bin.index.json"
+SHARD = ".bin"
+INDEX = f"{SHARD}.index.json"
 WHOLE = "pytorch_model.bin"
 TAR = slice(257, 262)
 """Where a tar says ``ustar``."""
@@ -78,11 +79,9 @@ class TorchFormat(Format):
 
     def match(self, probe: Probe) -> Match:
         if probe.listing is not None:
-            if any(name.endswith(INDEX) for name in probe.listing):
-                return Match(Confidence.SURE, f"a directory with an index *{INDEX}")
-            if WHOLE in probe.listing:
-                return Match(Confidence.SURE, f"a directory that holds {WHOLE}")
-            return Match(Confidence.NO, f"a directory without {WHOLE} or an index *{INDEX}")
+            from ckptio.weights import match_folder
+
+            return match_folder(probe.listing, SHARD, WHOLE)
         if probe.name.endswith(INDEX) and probe.head.lstrip()[:1] == b"{":
             return Match(Confidence.SURE, "an index of shards *.bin")
         if probe.head[:1] == _PICKLE and _is_stream(probe):

@@ -9,8 +9,9 @@ from pathlib import Path
 from ckptio import Checkpoint, UnsupportedError, open_source
 from ckptio.folders import with_config
 from ckptio.leaves import join_keys
-from ckptio.shards import ShardIndex, find_index, open_shards, read_index
-from ckptio_torch.format import INDEX, TAR, WHOLE
+from ckptio.shards import ShardIndex, open_shards, read_index
+from ckptio.weights import locate
+from ckptio_torch.format import INDEX, SHARD, TAR, WHOLE
 from ckptio_torch.legacy import read_legacy
 from ckptio_torch.zipped import read_zip
 
@@ -18,18 +19,13 @@ __all__ = ["open_checkpoint"]
 
 
 def open_checkpoint(path: Path, *, skip_unknown: bool) -> Checkpoint:
-    """Open a file, an index, or a directory that holds one; its ``config.json`` is the config."""
+    """Open a file, an index, or a directory that holds one; a model's ``config.json`` is the config."""
     open_one = functools.partial(_open_file, skip_unknown=skip_unknown)
-    if path.is_dir():
-        index = find_index(path, f"*{INDEX}")
-        if index is not None:
-            return with_config(open_shards(_named_index(index), open_one), path)
-        if (path / WHOLE).is_file():
-            return with_config(open_one(path / WHOLE), path)
+    found = locate(path, SHARD, WHOLE) if path.is_dir() else path
+    if found is None:
         raise UnsupportedError(f"{path}: a directory without {WHOLE} or an index *{INDEX}; name a file in it")
-    if path.name.endswith(".json"):
-        return open_shards(_named_index(path), open_one)
-    return open_one(path)
+    index = found.name.endswith(".json")
+    return with_config(open_shards(_named_index(found), open_one) if index else open_one(found), path)
 
 
 def _named_index(path: Path) -> ShardIndex:

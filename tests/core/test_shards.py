@@ -13,7 +13,8 @@ import pytest
 
 import ckptio
 from ckptio import Checkpoint, CorruptCheckpointError, MemoryCheckpoint, Problem, UnsupportedError
-from ckptio.shards import JoinedCheckpoint, find_index, locate, open_shards, read_index
+from ckptio.shards import JoinedCheckpoint, open_shards, read_index
+from ckptio.weights import locate
 from golden import all_golden, golden_id
 
 ONE = np.arange(6, dtype="<f4").reshape(2, 3)
@@ -320,7 +321,7 @@ def test_the_one_index_of_a_directory(tmp_path: Path) -> None:
     assert locate(tmp_path, ".st") == tmp_path / "model.st.index.json"
     (tmp_path / "model.fp16.st.index.json").touch()
     with pytest.raises(UnsupportedError, match=r"model\.fp16"):
-        find_index(tmp_path, "*.st.index.json")
+        locate(tmp_path, ".st")
 
 
 def test_a_shard_without_its_index_is_no_checkpoint(tmp_path: Path) -> None:
