@@ -24,6 +24,30 @@ def _parse_alignment(text: str) -> int:
     return value
 
 
+def _parse_tokenizer(text: str) -> Path | None:
+    from ckptio_gguf.tokenizer.from_folder import parse_folder
+
+    return parse_folder(text)
+
+
+def _parse_pre(text: str) -> str:
+    from ckptio_gguf.tokenizer.from_folder import parse_pre
+
+    return parse_pre(text)
+
+
+def _parse_tokenizer(text: str) -> Path | None:
+    from ckptio_gguf.tokenizer.from_folder import parse_folder
+
+    return parse_folder(text)
+
+
+def _parse_pre(text: str) -> str:
+    from ckptio_gguf.tokenizer.from_folder import parse_pre
+
+    return parse_pre(text)
+
+
 class GgufFormat(ckptio.Format):
     """GGUF: any names, the plain types of ggml and, decoded, its quantised ones, and metadata."""
 
@@ -55,6 +79,12 @@ class GgufFormat(ckptio.Format):
             choices=("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4"),
         ),
         Option("alignment", _parse_alignment, "where tensors begin: at multiples of so many bytes (32)"),
+        Option("tokenizer", _parse_tokenizer, "a folder whose tokenizer goes into the file; none: no tokenizer"),
+        Option("tokenizer_pre", _parse_pre, "llama.cpp's name of its pre-tokenizer, where none is found"),
+        Option(
+            "tokenizer", _parse_tokenizer, "a folder whose tokenizer goes into the file; none: no tokenizer"
+        ),
+        Option("tokenizer_pre", _parse_pre, "llama.cpp's name of its pre-tokenizer, where none is found"),
     )
 
     def open(self, path: Path, options: Mapping[str, Any]) -> ckptio.Checkpoint:
@@ -89,9 +119,12 @@ class GgufFormat(ckptio.Format):
         """Compare with the capabilities, and find what ggml or its blocks cannot hold, and odd metadata."""
         from ckptio_gguf.config import model_problems
         from ckptio_gguf.notes import metadata_problems
+        from ckptio_gguf.tokenizer.from_folder import tokenizer_problems
         from ckptio_gguf.writing import tensor_problems
 
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         problems += tensor_problems(checkpoint, options)
         problems += model_problems(checkpoint)
+        problems += tokenizer_problems(checkpoint, options)
+        problems += tokenizer_problems(checkpoint, options)
         return problems + metadata_problems(checkpoint.metadata)

@@ -13,6 +13,7 @@ from ckptio_gguf.config import ARCHITECTURE, recognised, with_model
 from ckptio_gguf.file_type import mostly, with_file_type
 from ckptio_gguf.header import Stored, pack_header, padding
 from ckptio_gguf.notes import DEFAULT_ALIGNMENT, is_alignment, note_of
+from ckptio_gguf.tokenizer.from_folder import with_tokenizer
 from ckptio_gguf.types import BY_DTYPE, BY_NAME, GgmlType
 
 __all__ = ["tensor_problems", "write_file"]
@@ -70,7 +71,7 @@ def write_file(checkpoint: Checkpoint, file: OutputFile, options: Mapping[str, A
     """Write header and tensors in the order of the checkpoint, each padded to the alignment."""
     alignment, say = _alignment(checkpoint.metadata, options["alignment"])
     entries = [_entry(checkpoint, spec, options["quantize"]) for spec in checkpoint.specs.values()]
-    metadata = with_model(checkpoint)
+    metadata = with_tokenizer(with_model(checkpoint), checkpoint, options)
     if any(each.made for each in entries):
         metadata |= _QUANTIZATION
     metadata = _with_file_type(checkpoint, metadata, entries)
