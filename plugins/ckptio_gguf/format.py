@@ -36,18 +36,6 @@ def _parse_pre(text: str) -> str:
     return parse_pre(text)
 
 
-def _parse_tokenizer(text: str) -> Path | None:
-    from ckptio_gguf.tokenizer.from_folder import parse_folder
-
-    return parse_folder(text)
-
-
-def _parse_pre(text: str) -> str:
-    from ckptio_gguf.tokenizer.from_folder import parse_pre
-
-    return parse_pre(text)
-
-
 class GgufFormat(ckptio.Format):
     """GGUF: any names, the plain types of ggml and, decoded, its quantised ones, and metadata."""
 
@@ -79,8 +67,6 @@ class GgufFormat(ckptio.Format):
             choices=("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4"),
         ),
         Option("alignment", _parse_alignment, "where tensors begin: at multiples of so many bytes (32)"),
-        Option("tokenizer", _parse_tokenizer, "a folder whose tokenizer goes into the file; none: no tokenizer"),
-        Option("tokenizer_pre", _parse_pre, "llama.cpp's name of its pre-tokenizer, where none is found"),
         Option(
             "tokenizer", _parse_tokenizer, "a folder whose tokenizer goes into the file; none: no tokenizer"
         ),
@@ -109,11 +95,11 @@ class GgufFormat(ckptio.Format):
         return match_directory(probe.listing)
 
     def owns(self, key: str) -> bool:
-        """Its own note, and what a writer makes true of the tensors and the config."""
+        """Its own note, what a writer makes true of the tensors and the config, and the tokenizer."""
         from ckptio_gguf.config import is_hyperparameter
         from ckptio_gguf.file_type import FILE_TYPE
 
-        return key in (self.name, FILE_TYPE) or is_hyperparameter(key)
+        return key in (self.name, FILE_TYPE) or key.startswith("tokenizer.") or is_hyperparameter(key)
 
     def check(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Compare with the capabilities, and find what ggml or its blocks cannot hold, and odd metadata."""
@@ -125,6 +111,5 @@ class GgufFormat(ckptio.Format):
         problems = capability_problems(self.capabilities, checkpoint.specs.values())
         problems += tensor_problems(checkpoint, options)
         problems += model_problems(checkpoint)
-        problems += tokenizer_problems(checkpoint, options)
         problems += tokenizer_problems(checkpoint, options)
         return problems + metadata_problems(checkpoint.metadata)
