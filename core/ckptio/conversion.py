@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ckptio.accounting import account
 from ckptio.checkpoint import Checkpoint
 from ckptio.detect import choose_reader, choose_writer
 from ckptio.dtypes import DType
@@ -76,9 +77,9 @@ def convert(
         job.strip(strip_prefix)
         job.arrange(layout, source_layout)
         job.cast(dtype)
-        make_output = job.furnish(source, folder)
+        make_output = job.furnish(source, target, folder)
         written = job.write(target, str(source), overwrite, progress, make_output)
-        return job.report(str(source), str(target), reader.format.name, written, time.monotonic() - began)
+        return account(job, str(source), str(target), reader.format.name, written, time.monotonic() - began)
 
 
 def save_checkpoint(
@@ -101,7 +102,7 @@ def save_checkpoint(
     job = Job(checkpoint, writer.format, options, ())
     job.arrange(None)
     written = job.write(target, "the state dict", overwrite, None, make_output)
-    return job.report("memory", str(target), "memory", written, time.monotonic() - began)
+    return account(job, "memory", str(target), "memory", written, time.monotonic() - began)
 
 
 def _options(

@@ -1,10 +1,8 @@
-"""One conversion on its way: the checkpoint as adapted so far, and the account of what was done to it."""
+"""One conversion on its way: the checkpoint as adapted so far, and what stands in the way."""
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
 from ckptio.folder_plan import plan_folder
-from ckptio.folders import FolderOutput
 from ckptio.format import Format, parse_options
 from ckptio.models import (
     LayoutResult,
@@ -26,7 +23,6 @@ from ckptio.models import (
 from ckptio.models.reshaping import Moved, chain
 from ckptio.output import Output
 from ckptio.reading import plugin_at_work
-from ckptio.report import ConversionReport, Fate
 from ckptio.tokenizer import NO_TOKENIZER, lacks_tokenizer
 from ckptio.transforms import Cast
 from ckptio.writing import Progress, Written, refuse, write_checkpoint
@@ -36,6 +32,8 @@ __all__ = ["SHARD_SIZE", "Job", "shards_option"]
 SHARD_SIZE = "max_shard_size"
 """The option by which a format that has it makes a directory of shards."""
 _HF = "hf"
+_RUNTIMES = frozenset({_HF, "gguf"})
+"""The layouts of programs that say less, or more, of a model than those that train it."""
 _LISTED = 10
 
 
@@ -118,8 +116,8 @@ class Job:
         self.current = self.layout.checkpoint
         self.moved = chain(self.moved, self.layout.moved)
         found = self.layout.recognised
-        if found is not None and _HF in found.layouts and wanted != _HF:
-            config, problems = config_from_hf(self.current.metadata.get("config") or {}, found)
+        if found is not None and wanted not in (_HF, *found.layouts) and _RUNTIMES & {*found.layouts}:
+            config, problems = config_from_hf(self.current.metadata.get("config") or {}, found, wanted)
             self.problems += problems
             self.current = Annotated(self.current, metadata={**self.current.metadata, "config": config})
 
@@ -129,13 +127,26 @@ class Job:
             return
         wanted = DType.parse(dtype) if isinstance(dtype, str) else dtype
         added = self.layout.added if self.layout is not None else {}
-        self.casting = Cast(self.current, wanted, self.current.specs.keys() - added.keys())
+        names = self.current.specs.keys() - added.keys()
+        if self.layout is not None and wanted.itemsize < DType.F32.itemsize:
+            # What the programs of the layout take as f32 alone becomes that, and no less.
+            names -= self.layout.f32
+            wide = Cast(self.current, DType.F32, self.layout.f32)
+            self.problems += wide.overflows()
+            self.current = wide
+        self.casting = Cast(self.current, wanted, names)
         self.current = self.casting
         if "overflow" not in self.allow:
             self.problems += self.casting.overflows()
 
-    def furnish(self, source: Path, tokenizer: Path | None = None) -> Callable[..., Output]:
-        """Plan a folder where one is made, and return what makes the output."""
+    @property
+    def cast_names(self) -> frozenset[str]:
+        """The stored names that have another dtype than in the source."""
+        names = frozenset(self.casting.cast_names if self.casting is not None else ())
+        return names | (self.layout.widened if self.layout is not None else frozenset())
+
+    def furnish(self, source: Path, target: Path, tokenizer: Path | None) -> Callable[..., Output]:
+        """Plan the folder ``target`` where one is made, and return what makes the output."""
         wanted = self.layout.layout if self.layout is not None else None
         if self.options.get(SHARD_SIZE) is None:
             if lacks_tokenizer(self.options, wanted, self.current.metadata):
@@ -143,11 +154,13 @@ class Job:
             return Output
         recognised = self.layout.recognised if self.layout is not None and wanted == _HF else None
         cast_to = self.casting.dtype if self.casting is not None else None
-        plan = plan_folder(self.current, source, recognised, cast_to, tokenizer)
+        plan = plan_folder(
+            self.current, source, target, recognised=recognised, cast_to=cast_to, tokenizer=tokenizer
+        )
         self.problems += plan.problems
         self.notes = plan.notes
         self.current = plan.checkpoint
-        return functools.partial(FolderOutput, companions=plan.companions, made=plan.made)
+        return plan.make_output
 
     def write(
         self,
@@ -175,73 +188,6 @@ class Job:
         if self.casting is not None:
             self.accepted += self.casting.losses()
         return written
-
-    def report(
-        self, source: str, target: str, source_format: str, written: Written, seconds: float
-    ) -> ConversionReport:
-        """Account for everything that the source had."""
-        fates = [self._tensor(name, written) for name in self.source.names()]
-        kept = self.current.leaves
-        for path in self.source.leaves:
-            action = "recorded" if path in written.recorded_leaves else "kept" if path in kept else "dropped"
-            fates.append(Fate("leaf", path, (action,), path if path in kept else None))
-        keys = {**self.source.metadata, **self.current.metadata}
-        for key in keys:
-            if key in written.recorded_metadata:
-                action = "recorded"
-            elif key == self.format.name:
-                action = "rewritten"
-            else:
-                action = "kept"
-            detail = ", ".join(f"{k}={v}" for k, v in self.configured.items()) if key == "config" else ""
-            fates.append(Fate("metadata", key, (action,), key, detail))
-        return ConversionReport(
-            source,
-            target,
-            source_format,
-            self.format.name,
-            tuple(fates),
-            dict(self.layout.added) if self.layout is not None else {},
-            tuple(str(dataclasses.replace(problem, allow=None)) for problem in self.accepted),
-            str(written.sidecar) if written.sidecar is not None else None,
-            written.tensor_bytes,
-            seconds,
-            self.notes,
-        )
-
-    def _tensor(self, name: str, written: Written) -> Fate:
-        layout = self.layout
-        if layout is not None and name in layout.derived:
-            return Fate("tensor", name, ("derived",), None, layout.derived[name])
-        if name in self.moved:
-            return self._moved(name, self.moved[name], written)
-        if name not in self.current:
-            return Fate("tensor", name, ("dropped",), None, "on request")
-        canonical = self.current.canonical(name)
-        how = "cast" if self.casting is not None and canonical in self.casting.cast_names else "copied"
-        actions = [how]
-        detail = ""
-        if name != canonical:
-            in_full = name in written.names
-            actions = [how, "tied"] if in_full else ["tied"]
-            detail = f"{'stored in full; tied' if in_full else 'shares storage'} with {canonical}"
-            if canonical not in self.source:
-                # The tensor has come to be stored under another name, and its own is now an alias.
-                return Fate("tensor", name, (how, "renamed", "tied"), canonical, detail)
-        return Fate("tensor", name, tuple(actions), name, detail)
-
-    def _moved(self, name: str, moved: Moved, written: Written) -> Fate:
-        targets = [target for target in moved.targets if target in self.current]
-        if not targets:
-            return Fate("tensor", name, ("dropped",), None, "on request")
-        stored = self.current.canonical(targets[0])
-        how = "cast" if self.casting is not None and stored in self.casting.cast_names else "copied"
-        actions = (how, *(each for each in moved.actions if targets != [name] or each != "renamed"))
-        if stored == targets[0]:
-            return Fate("tensor", name, actions, ", ".join(targets))
-        in_full = targets[0] in written.names
-        detail = f"{'stored in full; tied' if in_full else 'shares storage'} with {stored}"
-        return Fate("tensor", name, (*actions, "tied"), targets[0], detail)
 
 
 def _matching(names: Sequence[str], patterns: Sequence[str], flag: str) -> set[str]:

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ckptio import Checkpoint, OptionError, Problem
-from ckptio.models import Recognised, normalise_config, recognise
+from ckptio import Checkpoint, DType, OptionError, Problem
+from ckptio.models import Recognised, architecture, normalise_config, recognise
+from ckptio.models.llama3 import DIVISORS
+from ckptio.models.reshaping import f32_names
+from ckptio.models.rope_scaling import scaling_of
 
 __all__ = [
     "ARCHITECTURE",
@@ -51,6 +54,9 @@ _KEYS = {
 }
 """By llama.cpp's architecture, its keys for those of a config."""
 _WIDTH = "feed_forward_length"
+_ROTATED = "rope.dimension_count"
+_SCALING = {"factor": "factor", "original_max_position_embeddings": "original_context_length"}
+"""transformers' keys of a scaling, and llama.cpp's."""
 _GPT2_EPS = 1e-5
 
 
@@ -64,7 +70,23 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
             found[key] = value
         elif type(value) is float:
             found[key] = float(str(np.float32(value)))
-    return found
+    return {**found, **_rotation(metadata, name, found)} if found else found
+
+
+def _rotation(metadata: Mapping[str, Any], name: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what other programs must know of the rotation: a scaling by metadata, heads rotated in part."""
+    said: dict[str, Any] = {}
+    kind = metadata.get(f"{name}.rope.scaling.type")
+    if kind not in (None, "none"):
+        said["rope_scaling"] = {"rope_type": kind} | {
+            key: metadata[f"{name}.rope.scaling.{ending}"]
+            for key, ending in _SCALING.items()
+            if f"{name}.rope.scaling.{ending}" in metadata
+        }
+    count, width, heads = metadata.get(f"{name}.{_ROTATED}"), config.get("n_embd"), config.get("n_head")
+    if type(width) is int and type(heads) is int and heads > 0 and count not in (None, width // heads):
+        said["rope_dimension_count"] = count
+    return said
 
 
 def is_hyperparameter(key: str) -> bool:
@@ -115,9 +137,18 @@ def model_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
     said = {**config_of({**checkpoint.metadata, ARCHITECTURE: name}), **config}
     for key in _KEYS[name].keys() - said.keys():
         yield Problem(f"config.{key}", f"llama.cpp needs it, and no tensor says it; pass --config {key}=…")
-    if config.get("use_scaled_rope"):
-        what = "llama.cpp takes LLaMA 3.1's scaling from a tensor rope_freqs.weight, which is not made here"
-        yield Problem("config.use_scaled_rope", what)
+    if scaling_of(config)[1] is not None and DIVISORS not in checkpoint:
+        what = (
+            f"llama.cpp takes LLaMA 3's scaling from a tensor {DIVISORS}; --layout gguf makes it of a LLaMA"
+        )
+        yield Problem(
+            "config.use_scaled_rope" if "use_scaled_rope" in config else "config.rope_scaling", what
+        )
+    needed = set(f32_names(architecture(found.architecture), _LAYOUT, found.sizes))
+    for spec in checkpoint.specs.values():
+        if spec.name in needed and spec.dtype is not DType.F32:
+            what = f"{spec.dtype.value}: llama.cpp takes it as f32 alone; --layout gguf makes it so"
+            yield Problem(spec.name, what)
 
 
 def _config(checkpoint: Checkpoint, found: Recognised | None) -> dict[str, Any] | None:

@@ -300,7 +300,7 @@ def test_the_config_of_a_published_llama_goes_there_and_back() -> None:
         "rope_theta": 500000.0,
         "vocab_size": 128256,
     }
-    ours, problems = config_from_hf(published, found)
+    ours, problems = config_from_hf(published, found, "llmc")
     assert problems == []
     assert ours.pop("multiple_of") * 7 == 14336
     assert ours == {
@@ -336,5 +336,5 @@ def test_the_config_of_a_published_llama_goes_there_and_back() -> None:
 def test_what_only_transformers_can_do_is_refused(changed: dict[str, Any], where: str) -> None:
     found = Recognised("llama3", ("hf",), {"n_layer": 2, "n_embd": 32, "n_qkv": 64, "n_ffn": 88})
     config = {"model_type": "llama", "num_attention_heads": 4}
-    assert config_from_hf(config, found)[1] == []
-    assert [problem.where for problem in config_from_hf({**config, **changed}, found)[1]] == [where]
+    assert config_from_hf(config, found, "llmc")[1] == []
+    assert [problem.where for problem in config_from_hf({**config, **changed}, found, "llmc")[1]] == [where]

@@ -13,6 +13,7 @@ max_gen_batch_size     int    llm.c's bound on sequences generated at once
 ffn_dim_multiplier     float  factor on the MLP's width (LLaMA)
 norm_eps, rope_theta   float  epsilon of the norms; base of the rotary frequencies
 use_scaled_rope        bool   LLaMA 3.1's scaling of those frequencies
+rope_scaling           map    a scaling of other numbers than those, as transformers spells it
 version                text   of LLaMA, such as 3.1
 =====================  =====  ==================================================================
 """

@@ -16,17 +16,14 @@ from ckptio.errors import Problem
 from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.llama3 import ffn_factors
 from ckptio.models.matching import Recognised
+from ckptio.models.rope_scaling import LLAMA31, scaling_of
 
 __all__ = ["config_from_hf", "config_to_hf", "retyped"]
 
 _DTYPES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
-_LLAMA31_ROPE = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-"""What ``use_scaled_rope`` stands for, in llm.c, InfiniTrain and Meta's own code."""
+_GGUF = "gguf"
+_FREE = frozenset({(_GGUF, "norm_eps")})
+"""The keys that are fixed elsewhere, and the layout whose programs take any value of them."""
 _LLAMA31_POSITIONS = 131072
 _TRAINED = "trained_block_size"
 """Our key for a length up to which nothing is scaled: transformers warns of a scaled model that short."""
@@ -106,29 +103,32 @@ _PROGRAMS = {
 }
 
 
-def config_from_hf(config: Mapping[str, Any], found: Recognised) -> tuple[dict[str, Any], list[Problem]]:
-    """Return a config of transformers in the one spelling, and what in it other programs cannot do.
+def config_from_hf(
+    config: Mapping[str, Any], found: Recognised, layout: str
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a config of transformers in the one spelling, and what in it ``layout`` has no room for.
 
-    ``config`` may also be in the one spelling already, when it comes from ``--config`` alone.
+    ``config`` may also be in the one spelling already, as it comes from GGUF, or from ``--config`` alone.
     """
     program = _PROGRAMS[found.architecture]
+    fixed = {key: values for key, values in program.fixed.items() if (layout, key) not in _FREE}
     normal = normalise_config(config)
     problems = []
     if "model_type" in normal:
         if normal["model_type"] != program.model_type:
             what = f"{normal['model_type']!r} found, {program.model_type!r} expected for these tensors"
             problems.append(Problem("config.model_type", what))
-        for key, values in program.fixed.items():
+        for key, values in fixed.items():
             if normal.get(key, values[0]) not in values:
                 what = f"{normal[key]!r} found, {values[0]!r} expected: other programs have nothing else"
                 problems.append(Problem(f"config.{key}", what))
-    rope, wrong = _rope_from_hf(normal) if "rope_theta" in program.spelling else ({}, [])
+    rope, wrong = _rope_from_hf(normal, layout) if "rope_theta" in program.spelling else ({}, [])
     implied = program.implied if "model_type" in normal else {}
     ours = {key: value for key, value in normal.items() if key in {*program.spelling, *_OURS}}
     if _TRAINED in normal and normal.get("block_size") == _LLAMA31_POSITIONS:
         ours["block_size"] = normal[_TRAINED]
     ours = {**implied, **rope, **ours, **found.sizes}
-    for key in ("n_qkv", "n_ffn", *program.fixed):
+    for key in ("n_qkv", "n_ffn", *fixed):
         ours.pop(key, None)
     if "n_ffn" in found.sizes and not {"multiple_of", "ffn_dim_multiplier"} & ours.keys():
         factors = ffn_factors(found.sizes["n_embd"], found.sizes["n_ffn"])
@@ -152,14 +152,15 @@ def config_to_hf(
         head = known["n_embd"] // known["n_head"]
         known.setdefault("n_kv_head", (known.pop("n_qkv") - known["n_embd"]) // (2 * head))
         known.pop("n_qkv", None)
+    _, scaling = scaling_of(known)
     scaled = known.pop("use_scaled_rope", False)
-    if scaled and known["block_size"] <= _LLAMA31_ROPE["original_max_position_embeddings"]:
+    if scaling and known["block_size"] <= scaling["original_max_position_embeddings"]:
         known[_TRAINED] = known["block_size"]
         known["block_size"] = _LLAMA31_POSITIONS
     written = {program.spelling.get(key, key): value for key, value in known.items()}
     written = {**program.template, **written}
     if "rope_theta" in program.spelling:
-        rope = {"rope_type": "llama3", **_LLAMA31_ROPE} if scaled else None
+        rope = {"rope_type": "llama3", **LLAMA31} if scaled else known.get("rope_scaling")
         written["rope_scaling"] = rope
     begin, end = program.special.get(known["vocab_size"], (None, None))
     return {
@@ -183,8 +184,8 @@ def retyped(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
 _OURS = frozenset({"multiple_of", "ffn_dim_multiplier", "max_gen_batch_size", "version", "use_scaled_rope"})
 
 
-def _rope_from_hf(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return ``rope_theta`` and ``use_scaled_rope``; a scaling other than LLaMA 3.1's is a problem."""
+def _rope_from_hf(config: Mapping[str, Any], layout: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Return ``rope_theta`` and ``use_scaled_rope``, or ``rope_scaling`` where it is not LLaMA 3.1's."""
     found: dict[str, Any] = {}
     scaling = config.get("rope_parameters") or config.get("rope_scaling")
     if "model_type" not in config:
@@ -197,13 +198,13 @@ def _rope_from_hf(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[Probl
         found["rope_theta"] = scaling["rope_theta"]
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     found["use_scaled_rope"] = kind == "llama3"
-    differs = [
-        f"{key} {scaling.get(key)!r}" for key, value in _LLAMA31_ROPE.items() if scaling.get(key) != value
-    ]
+    differs = [f"{key} {scaling.get(key)!r}" for key, value in LLAMA31.items() if scaling.get(key) != value]
     if kind not in ("default", "llama3"):
         return found, [Problem("config.rope_scaling", f"{kind!r}: other programs have 'llama3' alone")]
+    if kind == "llama3" and differs and layout == _GGUF and scaling_of(config)[1]:
+        return {**found, "use_scaled_rope": False, "rope_scaling": dict(scaling)}, []
     if kind == "llama3" and differs:
-        wanted = ", ".join(f"{key} {value:g}" for key, value in _LLAMA31_ROPE.items())
+        wanted = ", ".join(f"{key} {value:g}" for key, value in LLAMA31.items())
         what = f"{', '.join(differs)}: other programs have LLaMA 3.1's scaling alone ({wanted})"
         return found, [Problem("config.rope_scaling", what)]
     return found, []

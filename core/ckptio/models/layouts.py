@@ -12,11 +12,22 @@ from ckptio.checkpoint import Checkpoint, TensorSpec
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
 from ckptio.models.config import config_problems, normalise_config
+from ckptio.models.divisors import add_divisors, drop_divisors
 from ckptio.models.matching import Matching, Recognised, known_layouts, lay_over, match
-from ckptio.models.reshaping import Moved, chain, from_canonical, head_problems, moves, to_canonical
+from ckptio.models.reshaping import (
+    Moved,
+    Widened,
+    chain,
+    f32_names,
+    from_canonical,
+    head_problems,
+    moves,
+    to_canonical,
+)
+from ckptio.models.rope_scaling import scaling_problems
 from ckptio.models.tables import ROPE_DIVISORS, TRIL, Architecture, Row
 from ckptio.models.values import difference, tril_chunks, tril_fault
-from ckptio.transforms import Added, Widened
+from ckptio.transforms import Added
 
 __all__ = ["LayoutResult", "apply_layout"]
 
@@ -29,9 +40,10 @@ class LayoutResult:
     the reason; ``tied`` maps each name that now shares the storage of another, which had equal bytes,
     to that one; ``added`` are the names that the source did not have, with the reason; ``moved`` says of
     the tensors that are stored otherwise in the two layouts what they have become; ``f32`` are the names
-    that the programs of the layout take as f32 alone, and ``widened`` those of them that were narrower. When
-    there are ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is nearest to,
-    with the sizes that most of its tensors have, or None. ``layout`` is the one that was wanted.
+    that the programs of the layout take as f32 alone, and ``widened`` those of them that were narrower;
+    ``implied`` maps the names that are left out because the layout takes them to be another to that one.
+    When there are ``problems``, the checkpoint is not one of the layout; ``recognised`` is then what it is
+    nearest to, with the sizes that most of its tensors have, or None. ``layout`` is the one that was wanted.
     """
 
     checkpoint: Checkpoint
@@ -41,6 +53,7 @@ class LayoutResult:
     moved: dict[str, Moved] = field(default_factory=dict)
     f32: frozenset[str] = frozenset()
     widened: frozenset[str] = frozenset()
+    implied: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     recognised: Recognised | None = None
     layout: str | None = None
@@ -72,7 +85,7 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
     if found.layout is None and wanted is None:
         return _arrange(found, checkpoint, layout, result)
     result = _reshape(found, checkpoint, layout, result)
-    return result if result.problems else _widen(result, found.architecture, found.sizes)
+    return result if result.problems else _finish(result, found.architecture, found.sizes)
 
 
 def _arrange(found: Matching, checkpoint: Checkpoint, layout: str, result: LayoutResult) -> LayoutResult:
@@ -97,13 +110,18 @@ def _reshape(found: Matching, checkpoint: Checkpoint, layout: str, result: Layou
     for row in found.table.rows if found.layout is not None else ():
         if row.equals == TRIL:
             checkpoint = _drop_masks(checkpoint, row, found, set(), result)
-        elif row.equals == ROPE_DIVISORS and found.layout != layout:
-            checkpoint = drop_divisors(checkpoint, row.name, found.sizes, result.derived, result.problems)
     config = normalise_config(checkpoint.metadata.get("config") or {})
     result.problems.extend(config_problems(config, found.sizes))
     if found.layout != layout:
         result.problems.extend(head_problems(table, found.layout, layout, found.sizes, config))
     if result.problems or found.layout == layout:
+        return dataclasses.replace(result, checkpoint=checkpoint, moved=moved)
+    for row in found.table.rows:
+        if row.equals == ROPE_DIVISORS:
+            checkpoint = drop_divisors(checkpoint, row.name, found.sizes, result.derived, result.problems)
+    config = normalise_config(checkpoint.metadata.get("config") or {})
+    result.problems.extend(scaling_problems(config, layout))
+    if result.problems:
         return dataclasses.replace(result, checkpoint=checkpoint, moved=moved)
     wanted = layout if layout in table.prefixes else None
     moved = chain(moved, moves(table, found.layout, wanted, found.sizes["n_layer"], checkpoint.names()))
@@ -116,13 +134,20 @@ def _reshape(found: Matching, checkpoint: Checkpoint, layout: str, result: Layou
     return dataclasses.replace(result, moved=moved)
 
 
-def _widen(result: LayoutResult, table: Architecture, sizes: Mapping[str, int]) -> LayoutResult:
-    """Bring what the programs of a layout take as f32 alone from a narrower dtype to that: without a loss."""
-    names = frozenset(f32_names(table, result.layout or "", sizes)) & result.checkpoint.specs.keys()
-    specs = result.checkpoint.specs
-    widened = frozenset(name for name in names if specs[name].dtype in (DType.F16, DType.BF16))
-    checkpoint = Widened(result.checkpoint, DType.F32, widened) if widened else result.checkpoint
-    return dataclasses.replace(result, checkpoint=checkpoint, f32=names, widened=widened)
+def _finish(result: LayoutResult, table: Architecture, sizes: Mapping[str, int]) -> LayoutResult:
+    """Leave out implied ties, and widen, without a loss, what the programs of a layout take as f32 alone."""
+    checkpoint, layout = result.checkpoint, result.layout or ""
+    may_be = {part.name for row in table.rows if row.column(layout).implied for part in row.parts(layout)}
+    implied = {alias: name for alias, name in checkpoint.aliases.items() if alias in may_be}
+    if implied:
+        kept = {alias: name for alias, name in checkpoint.aliases.items() if alias not in implied}
+        checkpoint = Annotated(checkpoint, aliases=kept)
+    names = frozenset(f32_names(table, layout, sizes)) & checkpoint.specs.keys()
+    narrow = (DType.F16, DType.BF16)
+    widened = frozenset(name for name in names if checkpoint.specs[name].dtype in narrow)
+    if widened:
+        checkpoint = Widened(checkpoint, DType.F32, widened)
+    return dataclasses.replace(result, checkpoint=checkpoint, f32=names, widened=widened, implied=implied)
 
 
 def _add_masks(checkpoint: Checkpoint, row: Row, found: Matching, result: LayoutResult) -> Checkpoint:

@@ -6,8 +6,9 @@ each): ``n_qkv`` in all; rotary pairs are interleaved, as in Meta's files. The M
 
 ``hf`` (transformers) stores Q, K and V apart, and the rows of each head of Q and K in halves: first the
 first of every rotary pair, then the second. A head that is not stored is the embedding. ``gguf`` (llama.cpp)
-stores Q, K and V apart too, their rows in the canonical order. Source: ``LlamaModel`` of llama.cpp's
-``convert_hf_to_gguf.py``, and ``MODEL_TENSORS`` of the package gguf 0.19.
+stores Q, K and V apart too, their rows in the canonical order, and takes norms in f32 alone. LLaMA 3.1's
+scaling of the rotary frequencies is a tensor there, ``rope_freqs.weight``, and a hyperparameter elsewhere.
+Source: ``LlamaModel`` of llama.cpp's converter, and ``MODEL_TENSORS`` of the package gguf 0.19.
 """
 
 from __future__ import annotations
@@ -15,12 +16,21 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ckptio.models.tables import Architecture, Column, Part, Row, part
+from ckptio.models.tables import (
+    ABSENT,
+    ROPE_DIVISORS,
+    Architecture,
+    Column,
+    Part,
+    Row,
+    implied_tie,
+    part,
+)
 
-__all__ = ["LLAMA3", "ffn_factors", "ffn_range"]
+__all__ = ["DIVISORS", "LLAMA3", "ffn_factors", "ffn_range"]
 
+DIVISORS = "rope_freqs.weight"
 _H = "transformer.h.{l}."
-
 _HF = "model.layers.{l}."
 _BLK = "blk.{l}."
 _WTE = "transformer.wte.weight"
@@ -40,11 +50,14 @@ _QKV = {
         )
     ),
 }
-_HEAD = {"hf": part("lm_head.weight", tied_to=_WTE), "gguf": part("output.weight", tied_to=_WTE)}
+_HEAD = {"hf": part("lm_head.weight", tied_to=_WTE), "gguf": implied_tie("output.weight", _WTE)}
+
+
+_HYPERPARAMETER = {"llmc": ABSENT, "infinitrain": ABSENT, "hf": ABSENT}
 
 
 def _names(hf: str, gguf: str) -> dict[str, Column]:
-    return {"hf": part(hf), "gguf": part(gguf)}
+    return {"hf": part(hf), "gguf": part(gguf, f32=gguf.endswith("norm.weight"))}
 
 
 def _block(hf: str, gguf: str) -> dict[str, Column]:
@@ -57,6 +70,7 @@ LLAMA3 = Architecture(
     ("llmc", "infinitrain", "hf", "gguf"),
     (
         Row(_WTE, ("vocab_size", "n_embd"), columns=_names("model.embed_tokens.weight", "token_embd.weight")),
+        Row(DIVISORS, ("n_freq",), ROPE_DIVISORS, {**_HYPERPARAMETER, "gguf": part(DIVISORS, f32=True)}),
         Row(_H + "ln_1.weight", ("n_embd",), columns=_block("input_layernorm.weight", "attn_norm.weight")),
         Row(_H + "attn.c_attn.weight", ("n_qkv", "n_embd"), columns=_QKV),
         Row(

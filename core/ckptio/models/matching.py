@@ -94,7 +94,8 @@ class Matching:
     def recognised(self) -> Recognised | None:
         """Return what is known, or None when not every size of the architecture is."""
         rows = self.table.rows
-        needed = {size for row in rows for _, size in map(split_dim, row.shape) if size is not None}
+        dims = [dim for row in rows if not row.computed for dim in row.shape]
+        needed = {size for _, size in map(split_dim, dims) if size is not None}
         if not self.known or needed - self.sizes.keys():
             return None
         optional = self._names_of(row for row in rows if row.shares or (self.layout and row.equals))
@@ -104,7 +105,7 @@ class Matching:
             required = stored - optional if self.layout else stored
             if required <= self.rows.keys() <= stored | optional:
                 layouts.append(layout)
-        sizes = {size: count for size, count in self.sizes.items() if size != "n_kv"}
+        sizes = {size: count for size, count in self.sizes.items() if size not in ("n_kv", "n_freq")}
         return Recognised(self.architecture.name, tuple(layouts), sizes)
 
     def _names_of(self, rows: Iterable[Row]) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ckptio.models.llama3 import LLAMA3
+from ckptio.models.llama3 import DIVISORS, LLAMA3
 from ckptio.models.tables import Architecture, Column, Part, Row
 
 __all__ = ["QWEN2"]
@@ -21,13 +21,16 @@ _GGUF = "blk.{l}.attn_%s."
 
 def _qkv(kind: str) -> dict[str, Column]:
     sizes = {"q": "n_embd", "k": "n_kv", "v": "n_kv"}
-    return {
-        layout: Column(parts=tuple(Part(name % each + kind, rows) for each, rows in sizes.items()))
+    parts = {
+        layout: tuple(Part(name % each + kind, rows) for each, rows in sizes.items())
         for layout, name in (("hf", _HF), ("gguf", _GGUF))
     }
+    return {"hf": Column(parts=parts["hf"]), "gguf": Column(parts=parts["gguf"], f32=kind == "bias")}
 
 
 def _rows(row: Row) -> tuple[Row, ...]:
+    if row.name == DIVISORS:
+        return ()
     if row.name != _C_ATTN + "weight":
         return (row,)
     weight = dataclasses.replace(row, columns=_qkv("weight"))

@@ -10,14 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptio.adapters import View
-from ckptio.checkpoint import Checkpoint
+from ckptio.checkpoint import CHUNK_BYTES, Checkpoint
 from ckptio.errors import Problem
 from ckptio.models.rotary import Rotary
 from ckptio.models.tables import Architecture, Part, Row, dim_value
 from ckptio.rows import Concatenated, Sliced
-from ckptio.transforms import Transposed
+from ckptio.transforms import Cast, Transposed
 
-__all__ = ["Moved", "chain", "f32_names", "from_canonical", "head_problems", "moves", "to_canonical"]
+__all__ = [
+    "Moved",
+    "Widened",
+    "chain",
+    "f32_names",
+    "from_canonical",
+    "head_problems",
+    "moves",
+    "to_canonical",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,15 @@ class Moved:
 
     targets: tuple[str, ...]
     actions: tuple[str, ...]
+
+
+class Widened(Cast):
+    """Some tensors in a wider dtype; of all others, the very iterators of the base are handed on."""
+
+    def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+        if name in self.cast_names:
+            return super().chunks(name, max_bytes)
+        return self.base.chunks(name, max_bytes)
 
 
 @dataclass(frozen=True, slots=True)

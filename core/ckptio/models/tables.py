@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 __all__ = [
     "ABSENT",
+    "ROPE_DIVISORS",
     "STORED",
     "TRIL",
     "Architecture",
@@ -22,6 +23,7 @@ __all__ = [
     "Part",
     "Row",
     "dim_value",
+    "implied_tie",
     "part",
     "split_dim",
 ]
@@ -30,6 +32,9 @@ Dim = int | str
 
 TRIL = "tril(1)"
 """The value of a causal mask: ones on and below the diagonal of the last two dimensions, f32."""
+
+ROPE_DIVISORS = "rope divisors"
+"""What llama.cpp divides the rotary frequencies by: ``ckptio.models.rope_scaling`` makes it, as f32."""
 
 _LAYER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 
@@ -52,18 +57,26 @@ class Column:
 
     Without parts it has its canonical name; with several, they are its rows, from the first to the last.
     ``transposed`` says that rows and columns are exchanged. A tensor that is ``tied_to`` another row is
-    stored only where it is a matrix of its own; where it is not stored, it is that one.
+    stored only where it is a matrix of its own; where it is not stored, it is that one, and with ``implied``
+    nothing in a file says so. The programs of a layout can only compute with it as f32 where it is ``f32``.
     """
 
     stored: bool = True
     parts: tuple[Part, ...] = ()
     transposed: bool = False
     tied_to: str | None = None
+    implied: bool = False
+    f32: bool = False
 
 
-def part(name: str, *, transposed: bool = False, tied_to: str | None = None) -> Column:
+def part(name: str, *, transposed: bool = False, tied_to: str | None = None, f32: bool = False) -> Column:
     """Return the column of a layout that stores a tensor whole, under another name."""
-    return Column(parts=(Part(name),), transposed=transposed, tied_to=tied_to)
+    return Column(parts=(Part(name),), transposed=transposed, tied_to=tied_to, f32=f32)
+
+
+def implied_tie(name: str, tied_to: str) -> Column:
+    """Return the column of a layout that stores a tensor, unless it is that of the row ``tied_to``."""
+    return Column(parts=(Part(name),), tied_to=tied_to, implied=True)
 
 
 STORED = Column()
@@ -74,8 +87,8 @@ ABSENT = Column(stored=False)
 class Row:
     """One canonical tensor: its name (``{l}`` stands for the layer) and its shape.
 
-    ``equals`` is for a tensor whose value follows from elsewhere: `TRIL`, or the name of the row that
-    it shares its value with. ``columns`` holds the layouts that do not simply store it.
+    ``equals`` is for a tensor whose value follows from elsewhere: `TRIL`, `ROPE_DIVISORS`, or the name of
+    the row that it shares its value with. ``columns`` holds the layouts that do not simply store it.
     """
 
     name: str
@@ -89,9 +102,14 @@ class Row:
         return "{l}" in self.name
 
     @property
+    def computed(self) -> bool:
+        """True when the value follows from the hyperparameters: no model needs to have the tensor."""
+        return self.equals in (TRIL, ROPE_DIVISORS)
+
+    @property
     def shares(self) -> str | None:
         """The name of the row that this one shares its value with, if it is one of those."""
-        return None if self.equals == TRIL else self.equals
+        return None if self.computed else self.equals
 
     def column(self, layout: str) -> Column:
         """Return what ``layout`` does with this tensor."""

@@ -167,11 +167,3 @@ def test_a_hyperparameter_that_is_given_replaces_that_of_the_file(tmp_path: Path
     assert fields["gpt2.attention.head_count"].contents() == 4
     assert fields["gpt2.context_length"].contents() == 8
     assert "ckptio.metadata" not in fields
-
-
-def test_a_scaling_that_llama_cpp_takes_from_a_tensor_is_refused(tmp_path: Path) -> None:
-    save_file(rotary_model("llama", tied=False), tmp_path / "a.safetensors")
-    config = {"n_head": 6, "block_size": 24, "norm_eps": 1e-6, "rope_theta": 1e6, "use_scaled_rope": True}
-    with pytest.raises(UnsupportedError, match="rope_freqs.weight") as caught:
-        ckptio.convert(tmp_path / "a.safetensors", tmp_path / "a.gguf", layout="gguf", config=config)
-    assert [each.where for each in caught.value.problems] == ["config.use_scaled_rope"]
