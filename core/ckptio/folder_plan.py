@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,17 @@ from ckptio.adapters import Annotated
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
-from ckptio.folders import GENERATION, generation_files, model_folder
+from ckptio.folders import (
+    CONFIG,
+    GENERATION,
+    FolderOutput,
+    folder_config,
+    generation_files,
+    model_folder,
+)
 from ckptio.models import Recognised, config_to_hf, retyped
 from ckptio.tokenizer import NO_TOKENIZER, TOKENIZERS, tokenizer_files
+from ckptio.weights import INDEX_SUFFIX, WEIGHTS
 
 __all__ = ["FolderPlan", "plan_folder"]
 
@@ -24,53 +33,86 @@ _HEAD = "lm_head.weight"
 
 @dataclass(frozen=True)
 class FolderPlan:
-    """The checkpoint with the config of its folder, files to copy, files to make, and what is missing."""
+    """The checkpoint with the config of its folder, and what else comes into the folder or leaves it.
+
+    ``companions`` are files to copy and ``made`` those to make, by name; ``replaced`` are names that go where
+    they are. ``notes`` say what is missing, and what stays of an old model.
+    """
 
     checkpoint: Checkpoint
     companions: tuple[Path, ...] = ()
     made: Mapping[str, bytes] = field(default_factory=dict)
+    replaced: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+    def make_output(self, target: Path, **options: Any) -> FolderOutput:
+        """Return the output with these files, as `ckptio.Output` is made."""
+        return FolderOutput(
+            target, companions=self.companions, made=self.made, replaced=self.replaced, **options
+        )
 
 
 def plan_folder(
     checkpoint: Checkpoint,
     source: Path,
+    target: Path,
+    *,
+    suffixes: tuple[str, ...],
     recognised: Recognised | None,
     cast_to: DType | None,
     tokenizer: Path | None = None,
 ) -> FolderPlan:
-    """Return what goes into a folder of transformers.
+    """Return what goes into a folder of transformers, ``target``, in a format of these ``suffixes``.
 
     ``recognised`` is the model that the checkpoint is, in the layout ``hf``, and None for any other. A
     config that transformers wrote stays as it was but for the dtype; else one is made. The files of the
     tokenizer are those in ``tokenizer``, else those beside the source, and else what the checkpoint makes of
     its own.
 
+    In a target that exists, a new config takes the old generation config along, and a new tokenizer all of
+    the old one. An old tokenizer stays where no new one comes: it may be all that there is.
+
     Raises `OptionError` for a ``tokenizer`` of a folder without a config.
     """
-    config: Mapping[str, Any] = checkpoint.metadata.get("config") or {}
+    old = frozenset(os.listdir(target)) if target.is_dir() else frozenset()
+    config = folder_config(checkpoint)
     problems: list[Problem] = []
-    if "model_type" in config:
+    stays = {
+        name for name in old.intersection(WEIGHTS) if not name.removesuffix(INDEX_SUFFIX).endswith(suffixes)
+    }
+    if config is not None:
         config = retyped(config, cast_to) if cast_to is not None else config
     elif recognised is None:
         if tokenizer is not None:
             raise OptionError("--tokenizer: a folder without config.json has no tokenizer; pass --layout hf")
-        return FolderPlan(checkpoint)
+        return FolderPlan(checkpoint, notes=_kept(old & {CONFIG} | stays))
     else:
         tied = _HEAD not in checkpoint.specs
-        config, problems = config_to_hf(config, recognised, _dtype(checkpoint), tied=tied)
+        known = checkpoint.metadata.get("config") or {}
+        config, problems = config_to_hf(known, recognised, _dtype(checkpoint), tied=tied)
     copied, made = _beside(checkpoint, model_folder(source), tokenizer)
     if GENERATION not in {path.name for path in copied} | made.keys():
         made |= _generation(config)
     present = {path.name for path in copied} | made.keys()
+    replaced = {GENERATION, *(TOKENIZERS if present & TOKENIZERS else ())} - present
+    removed = ", ".join(sorted(old & replaced))
     return FolderPlan(
         Annotated(checkpoint, metadata={**checkpoint.metadata, "config": config}),
         tuple(copied),
         made,
-        () if present & TOKENIZERS else (NO_TOKENIZER,),
+        frozenset(replaced),
+        (
+            *(() if present & TOKENIZERS else (NO_TOKENIZER,)),
+            *((f"removed from TARGET, as the old model's: {removed}",) if removed else ()),
+            *_kept(old & TOKENIZERS - present - replaced | stays),
+        ),
         tuple(problems),
     )
+
+
+def _kept(names: Collection[str]) -> tuple[str, ...]:
+    return (f"kept in TARGET as it was: {', '.join(sorted(names))}",) if names else ()
 
 
 def _beside(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -99,7 +99,8 @@ def generation_files(folder: Path) -> list[Path]:
 class FolderOutput(Output):
     """A directory with further files in it: copies of ``companions``, and ``made`` ones by name.
 
-    They are there before those of the format, whose last file makes the set count.
+    They are there before those of the format, whose last file makes the set count. Files of these names
+    that are there already go, and so do those of ``replaced``.
     """
 
     def __init__(
@@ -108,16 +109,17 @@ class FolderOutput(Output):
         *,
         companions: Sequence[Path],
         made: Mapping[str, bytes],
+        replaced: Collection[str] = (),
         overwrite: bool = False,
         on_bytes: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(target, overwrite=overwrite, on_bytes=on_bytes)
         self._companions = {path.name: path for path in companions}
         self._made = made
+        self.replace({**self._companions, **made, **dict.fromkeys(replaced)})
 
     def __enter__(self) -> Self:
         try:
-            self.replace([*self._companions, *self._made])
             for name, path in self._companions.items():
                 file = self.create(name)
                 for piece in _pieces(path):

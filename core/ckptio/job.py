@@ -155,7 +155,13 @@ class Job:
         recognised = self.layout.recognised if self.layout is not None and wanted == _HF else None
         cast_to = self.casting.dtype if self.casting is not None else None
         plan = plan_folder(
-            self.current, source, target, recognised=recognised, cast_to=cast_to, tokenizer=tokenizer
+            self.current,
+            source,
+            target,
+            suffixes=self.format.suffixes,
+            recognised=recognised,
+            cast_to=cast_to,
+            tokenizer=tokenizer,
         )
         self.problems += plan.problems
         self.notes = plan.notes
