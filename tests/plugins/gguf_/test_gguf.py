@@ -17,6 +17,7 @@ from gguf.quants import dequantize, quantize
 import ckptio
 from ckptio import LossyConversionError, UnsupportedError
 from ckptio_gguf.types import BY_ID, QUANTIZERS
+from gguf_files import raw
 from golden import all_golden, golden, golden_id
 
 MIXED = golden("gguf/mixed.gguf")
@@ -39,14 +40,6 @@ def written(path: Path, tensors: Mapping[str, tuple[np.ndarray[Any, Any], str | 
     writer.write_tensors_to_file()
     writer.close()
     return path
-
-
-def raw(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
-    """Return what the package finds of each tensor: its type, its dimensions, its bytes in the file."""
-    found = {}
-    for each in GGUFReader(path).tensors:
-        found[each.name] = (each.tensor_type.name, each.shape.tolist(), each.data.tobytes())
-    return found
 
 
 def test_the_types_are_those_of_the_package() -> None:

@@ -14,32 +14,8 @@ from gguf import GGUFReader
 
 import ckptio
 from ckptio import CkptError, CorruptCheckpointError, UnsupportedError
+from gguf_files import ARRAY, BOOL, F32, STRING, U8, U16, U32, file, head, tensor, text, value
 from golden import golden
-
-U8, U16, U32, F32, BOOL, STRING, ARRAY = 0, 2, 4, 6, 7, 8, 9
-
-
-def text(data: bytes) -> bytes:
-    return struct.pack("<Q", len(data)) + data
-
-
-def value(key: bytes, kind: int, data: bytes) -> bytes:
-    return text(key) + struct.pack("<I", kind) + data
-
-
-def tensor(name: bytes = b"w", dims: tuple[int, ...] = (4,), kind: int = 0, offset: int = 0) -> bytes:
-    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
-
-
-def head(tensors: int = 0, values: int = 0, version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, tensors, values)
-
-
-def file(*parts: bytes, data: bytes = bytes(16)) -> bytes:
-    """Return a file of one header and of data that begins at a multiple of 32."""
-    whole = b"".join(parts)
-    return whole + bytes(-len(whole) % 32) + data
-
 
 SOUND = file(head(1), tensor())
 DEEP = struct.pack("<IQ", ARRAY, 1) * 10_000
