@@ -119,7 +119,8 @@ def _metadata(folder: Folder, document: Mapping[str, Any], found: Found, rows: i
     tokens = complete(folder, found.tokens, rows)
     ids = {token.text: number for number, token in enumerate(tokens)}
     known = known_pre(found.pre)
-    if bytewise and document and known is not None and known.adds_bos:
+    # llama.cpp adds it unless told otherwise, and a tokenizer that says nothing does not.
+    if document and (not bytewise or (known is not None and known.adds_bos)):
         special.adds.setdefault("bos", False)
     for text in special.texts.values():
         number = ids.get(text)

@@ -112,24 +112,25 @@ def read_byte_fallback(folder: Folder, document: Mapping[str, Any]) -> Found:
     if not same:
         what = "has merges that no scores can say, and llama.cpp merges by score"
         found.problems.append(Problem("tokenizer", what, allow="tokenization"))
-    if not _prefixes(document):
-        found.space_prefix = False
+    _take_prefix(document, found)
     _add(folder, document, found)
     return found
 
 
-def _prefixes(document: Mapping[str, Any]) -> bool:
-    """Return whether a space is put before a text: by a normaliser, or by the pre-tokenizer Metaspace."""
+def _take_prefix(document: Mapping[str, Any], found: Found) -> None:
+    """Find whether a space is put before a text: by a normaliser, or by the pre-tokenizer Metaspace."""
     steps: list[Any] = []
     for key, several in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
         whole = document.get(key)
         parts = whole.get(several) if isinstance(whole, Mapping) else None
         steps += parts if isinstance(parts, list) else [whole]
-    return any(
-        isinstance(step, Mapping)
-        and (step.get("type") == "Prepend" or step.get("prepend_scheme", "never") != "never")
-        for step in steps
-    )
+    steps = [step for step in steps if isinstance(step, Mapping)]
+    schemes = {step.get("prepend_scheme", "never") for step in steps} - {"never"}
+    if schemes:
+        what = "puts no space before a text that has one (Metaspace), and llama.cpp does"
+        found.problems.append(Problem("tokenizer", what, allow="tokenization"))
+    elif all(step.get("type") != "Prepend" for step in steps):
+        found.space_prefix = False
 
 
 def _ranks(folder: Folder, merges: Any, vocabulary: Mapping[str, int]) -> tuple[dict[str, float], bool]:
