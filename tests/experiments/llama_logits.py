@@ -11,8 +11,9 @@ Differences are told relative to the largest logit. *rounding* is what the type 
 weights rounded to it against the original logits (for llm.c, its own). *largest* and *median* are what
 llama.cpp has, over the positions, against transformers with those weights, where the inputs of each product
 are rounded as ggml rounds them, and GPT-2's gelu passes through its table of f16. Only the order of sums is
-left, which now and then rounds an input the other way. So the largest may be half of what all the rounding
-costs, or a few units in the last place of an f32. The exit status is 1 where it is more.
+left, which now and then rounds one input the other way. So the largest may be what all the rounding costs
+together, or a few units in the last place of an f32; the exit status is 1 where it is more. Where no input
+was rounded the other way, at most positions, the two are equal to such a few units.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Outcome:
 
     @property
     def bound(self) -> float:
-        return max(FEW_UNITS, self.rounding / 2)
+        return max(FEW_UNITS, self.rounding)
 
 
 def _libraries() -> tuple[Any, Any]:
