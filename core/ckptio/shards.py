@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import Checkpoint
-from ckptio.errors import CorruptCheckpointError
+from ckptio.errors import CorruptCheckpointError, listed
 from ckptio.files import SourceFile
 from ckptio.joined import JoinedCheckpoint
 from ckptio.jsontext import nesting_problem, parse_object
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _SIZES = ("total_size", "total_parameters")
-_LISTED = 20
 _SHOWN = 120
 
 
@@ -195,12 +194,7 @@ def _join_metadata(metadata: Mapping[str, Any], parts: Mapping[str, Checkpoint])
 
 
 def _error(path: Path, what: str, lines: Sequence[str] = ()) -> CorruptCheckpointError:
-    return CorruptCheckpointError(f"{what}:\n{_listed(lines)}" if lines else what, path=path)
-
-
-def _listed(lines: Sequence[str]) -> str:
-    more = [f"  and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-    return "\n".join([*(f"  {line}" for line in lines[:_LISTED]), *more])
+    return CorruptCheckpointError(f"{what}:\n{listed(lines)}" if lines else what, path=path)
 
 
 def _short(value: Any) -> str:

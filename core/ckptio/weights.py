@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ckptio.errors import UnsupportedError
+from ckptio.errors import UnsupportedError, listed
 from ckptio.format import Confidence, Match
 
 __all__ = ["INDEX_SUFFIX", "WEIGHTS", "candidates", "locate", "match_folder"]
@@ -25,7 +25,6 @@ WEIGHTS = (
 """The names under which transformers looks for weights, the first that is there taken."""
 
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}\b")
-_LISTED = 20
 _SHOWN = 8
 
 
@@ -48,9 +47,7 @@ def locate(directory: Path, suffix: str, whole: str | None = None) -> Path | Non
     names = (entry.name for entry in directory.iterdir() if entry.is_file())
     found = candidates(names, suffix, whole)
     if len(found) > 1:
-        more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
-        listed = "\n".join(f"  {name}" for name in [*found[:_LISTED], *more])
-        raise UnsupportedError(f"{directory}: holds several checkpoints; name one of them:\n{listed}")
+        raise UnsupportedError(f"{directory}: holds several checkpoints; name one of them:\n{listed(found)}")
     return directory / found[0] if found else None
 
 

@@ -80,7 +80,8 @@ def open_checkpoint(path: Path, dequantize: DType | None) -> Checkpoint:
             parts[name] = named if same else opened.enter_context(open_file(path.with_name(name), dequantize))
         problems = [*_said_wrongly(parts), *_wrong_tensors(parts)]
         if problems:
-            raise CorruptCheckpointError(f"the {place.count} files disagree:\n{listed(problems)}", path=path)
+            what = f"the {place.count} files disagree; fetch them again, or split the model anew"
+            raise CorruptCheckpointError(f"{what}:\n{listed(problems)}", path=path)
         joined = SplitCheckpoint(parts)
         opened.pop_all()
     return joined

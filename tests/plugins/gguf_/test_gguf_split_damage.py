@@ -106,7 +106,7 @@ def test_files_that_disagree_are_refused_with_all_that_is_wrong(kind: str, tmp_p
     files, wrong = DAMAGED[kind]
     put(tmp_path, files)
     message = refused(tmp_path / ONE)
-    assert "the 3 files disagree:\n" in message
+    assert "the 3 files disagree; fetch them again, or split the model anew:\n" in message
     assert [each for each in wrong if each not in message] == []
     assert len(message) < 2000
 
