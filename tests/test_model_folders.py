@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import ckptio
 from ckptio import OptionError, UnsupportedError
 from ckptio.cli import main
 from golden import golden
+from hub import run_folder, to_folder
 from independent_llmc import GPT2, read_llmc
 
 LLAMA_SCALED = "llmc_llama3/llama3_L2H4KV2C32V96T16_masterlayout"
@@ -27,29 +27,6 @@ LLMC = (
 )
 RUNS = (("gpt2_sgd", 12, 1e-5), ("gpt2_adam", 2, 1e-5), ("llama3_adam", 4, 2e-5))
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-
-
-def to_folder(source: Path, target: Path, **options: Any) -> ckptio.ConversionReport:
-    return ckptio.convert(source, f"{target}/", checkpoint_format="safetensors", layout="hf", **options)
-
-
-def run_folder(folder: Path, tokens: npt.NDArray[Any], caplog: pytest.LogCaptureFixture) -> npt.NDArray[Any]:
-    """Return transformers' f32 logits of a folder; nothing may be warned of on the way."""
-    transformers = pytest.importorskip("transformers")
-    import torch
-
-    transformers.utils.logging.enable_propagation()
-    caplog.clear()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error")
-        load = transformers.AutoModelForCausalLM.from_pretrained
-        stored = json.loads((folder / "config.json").read_bytes())["dtype"]
-        assert str(load(folder).dtype) == f"torch.{stored}"
-        model, report = load(folder, dtype=torch.float32, output_loading_info=True)
-        logits = model.eval()(torch.from_numpy(tokens.astype(np.int64))).logits
-    assert not any(report.values()), report
-    assert caplog.messages == []
-    return np.asarray(logits.numpy())
 
 
 def relative(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:

@@ -17,6 +17,7 @@ from ckptio.models import (
     LayoutResult,
     apply_layout,
     config_from_hf,
+    configured,
     normalise_config,
     parse_config_value,
 )
@@ -71,8 +72,8 @@ class Job:
             for key, value in config.items()
         }
         self.configured = normalise_config(given)
-        known = normalise_config(self.current.metadata.get("config") or {})
-        metadata = {**self.current.metadata, "config": {**known, **self.configured}}
+        known = configured(self.current.metadata.get("config") or {}, self.configured)
+        metadata = {**self.current.metadata, "config": known}
         self.current = Annotated(self.current, metadata=metadata)
 
     def choose(self, keep: Sequence[str] | None, drop: Sequence[str] | None) -> None:

@@ -18,7 +18,7 @@ from ckptio.models.llama3 import ffn_factors
 from ckptio.models.matching import Recognised
 from ckptio.models.rope_scaling import LLAMA31, scaling_of
 
-__all__ = ["config_from_hf", "config_to_hf", "retyped"]
+__all__ = ["config_from_hf", "config_to_hf", "configured", "retyped"]
 
 _DTYPES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
 _GGUF = "gguf"
@@ -172,6 +172,28 @@ def config_to_hf(
         "tie_word_embeddings": tied,
         **({"dtype": _DTYPES[dtype]} if dtype in _DTYPES else {}),
     }, []
+
+
+def configured(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the hyperparameters ``given`` in the one spelling.
+
+    A config of transformers stays in its own spelling: it may be written as it is.
+    """
+    normal = normalise_config(config)
+    if "model_type" not in normal:
+        return {**normal, **given}
+    spelling = {each.model_type: each.spelling for each in _PROGRAMS.values()}.get(
+        str(config["model_type"]), {}
+    )
+    changed = dict(config)
+    for key, value in given.items():
+        rope = config.get("rope_parameters")
+        if key == "rope_theta" and isinstance(rope, Mapping):
+            changed["rope_parameters"] = {**rope, key: value}
+            continue
+        names = [name for name in config if key in normalise_config({name: None})]
+        changed |= dict.fromkeys(names or [spelling.get(key, key)], value)
+    return changed
 
 
 def retyped(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
