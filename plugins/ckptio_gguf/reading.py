@@ -47,6 +47,11 @@ class GgufCheckpoint(DescribedCheckpoint):
     def _span(self, name: str) -> Span:
         return Span(self.file, self.header.offsets[name], self.header.tensors[name].nbytes)
 
+    def companions(self) -> Mapping[str, bytes]:
+        from ckptio_gguf.tokenizer.to_folder import companions_of
+
+        return companions_of(self.metadata, self.file.path)
+
     def check_unchanged(self) -> None:
         self.file.check_unchanged()
 

@@ -42,6 +42,9 @@ class SplitCheckpoint(JoinedCheckpoint):
         self._by_name = parts
         super().__init__(list(parts.values()), metadata=_metadata(list(parts.values())))
 
+    def companions(self) -> Mapping[str, bytes]:
+        return next(iter(self._by_name.values())).companions()
+
     def omissions(self) -> Sequence[Problem]:
         """The metadata that another file says and the first does not."""
         (first, one), *others = self._by_name.items()
