@@ -148,11 +148,18 @@ def test_m2_padding_is_of_the_embedding_whatever_else_has_its_size(
 LAYOUT_OF = [(architecture, layout) for architecture, layouts in LAYOUTS.items() for layout in layouts]
 
 
+EMBEDDINGS = {"hf": "model.embed_tokens.weight", "gguf": "token_embd.weight"}
+
+
+def embedding(architecture: str, layout: str) -> str:
+    return "transformer.wte.weight" if architecture == "gpt2" and layout == "hf" else EMBEDDINGS[layout]
+
+
 def optional(architecture: str, layout: str, name: str) -> bool:
-    """Return whether a model is whole without a tensor: masks, and one of embedding and head."""
-    head = name == HEADS[layout] or name.endswith(("wte.weight", "embed_tokens.weight", "token_embd.weight"))
-    may_tie = architecture != "llama3" or layout in ("hf", "gguf")
-    return name.endswith(".attn.bias") or (head and may_tie)
+    """Return whether a model is whole without a tensor when no config says that its head is tied."""
+    if architecture == "gpt2":
+        return name.endswith((".attn.bias", ".wte.weight", "token_embd.weight")) or name == HEADS[layout]
+    return name == HEADS[layout] and layout in EMBEDDINGS
 
 
 @pytest.mark.parametrize(("architecture", "layout"), LAYOUT_OF)
@@ -190,3 +197,29 @@ def test_m4_the_command_writes_nothing_and_names_them(
             for each, what in ((name, "missing"), (f"{name}_", "unexpected"), ("more", "unexpected")):
                 assert f"  {each}: {what}" in said
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("says", [True, False, None])
+@pytest.mark.parametrize("layout", EMBEDDINGS)
+@pytest.mark.parametrize("architecture", LAYOUTS)
+def test_m4_one_of_head_and_embedding_serves_as_both_only_where_the_config_allows(
+    architecture: str, layout: str, says: bool | None
+) -> None:
+    sizes = Sizes(n_layer=1)
+    whole = model(architecture, layout, sizes, tied=False)
+    names = (embedding(architecture, layout), HEADS[layout])
+    config = {**sizes.config, **({} if says is None else {"tie_word_embeddings": says})}
+    for kept, absent in (names, names[::-1]):
+        arrays = {name: array for name, array in whole.items() if name != absent}
+        for target in LAYOUTS[architecture]:
+            checkpoint = MemoryCheckpoint(arrays, metadata={"config": config})
+            result = apply_layout(checkpoint, target)
+            refused = says is False or (says is None and absent == names[0] and architecture != "gpt2")
+            assert [problem.where for problem in result.problems] == ([absent] if refused else [])
+            if refused or target == layout:
+                continue
+            found = {name: result.checkpoint.read(name) for name in result.checkpoint}
+            expected = model(architecture, target, sizes, tied=True)
+            values = {name: arrays[kept] for name in expected if expected[name] is expected[HEADS[target]]}
+            assert len(values) == 2
+            assert_is_model(found, {**expected, **values}, target, tied=True)

@@ -81,10 +81,16 @@ class Matching:
             what = f"the tensors fit several layouts ({', '.join(self.rivals)}); pass --source_layout NAME"
             return [Problem("", what)]
         return [
-            *(Problem(name, f"missing: every {title} model has this tensor") for name in self.missing),
+            *(Problem(name, f"missing: {self._why_needed(name)}") for name in self.missing),
             *(Problem(name, f"unexpected: a {title} model has no such tensor") for name in self.unexpected),
             *self._wrong_shapes(),
         ]
+
+    def _why_needed(self, name: str) -> str:
+        row = self.table.by_name.get(name)
+        if row is not None and row.shares is not None:
+            return f"the config says that it is not {row.shares} (tie_word_embeddings: false)"
+        return f"every {self.architecture.title} model has this tensor"
 
     def renamed(self, origin: Checkpoint) -> dict[str, Moved]:
         """Return what became of the names of ``origin`` that are otherwise in the table."""
@@ -185,11 +191,13 @@ def lay_over(architecture: Architecture, checkpoint: Checkpoint, layout: str | N
         if row.layered:
             layers.add(layer)
     n_layer = max(layers, default=0) + 1
-    shared = {row.shares for row in rows.values()}
+    config = checkpoint.metadata.get("config")
+    tied = config.get("tie_word_embeddings") if isinstance(config, Mapping) else None
+    optional = architecture.optional(layout, rows.keys(), tied)
     missing = tuple(
         name
         for row in table.rows
-        if row.equals is None and row.name not in shared
+        if row.name not in optional
         for name in row.names(n_layer)
         if name not in rows
     )

@@ -142,8 +142,13 @@ def to_canonical(
     # A joined tensor may have the name of none of its parts.
     base = Concatenated(base, whole)
     stored = {}
+    present = {each.canonical for each in tensors}
     for each in tensors:
-        if each.canonical not in tied:
+        shared = each.row.column(layout).tied_to
+        if shared is not None and shared not in present:
+            # The head alone is there, and is the embedding too.
+            stored[shared] = each.name
+        elif each.canonical not in tied:
             stored[each.canonical] = each.canonical if each.canonical in whole else each.name
     for row in table.rows:
         shared = row.column(layout).tied_to
@@ -206,7 +211,9 @@ def _is_tie(checkpoint: Checkpoint, table: Architecture, layout: str, tensor: _T
     if shared is None:
         return False
     (other,) = table.by_name[shared].parts(layout)
-    return checkpoint.canonical(tensor.name) == checkpoint.canonical(other.name)
+    return other.name in checkpoint and (
+        checkpoint.canonical(tensor.name) == checkpoint.canonical(other.name)
+    )
 
 
 def _head_rows(tensors: list[_Tensor], sizes: Mapping[str, int], config: Mapping[str, Any]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -184,6 +184,22 @@ class Architecture:
     def by_name(self) -> Mapping[str, Row]:
         """The rows by name, ``{l}`` in place of the layer."""
         return {row.name: row for row in self.rows}
+
+    def optional(self, layout: str | None, names: Collection[str], tied: object) -> set[str]:
+        """Return the rows that a model in ``layout`` with these ``names`` is whole without.
+
+        They are those whose values follow, and one of head and embedding: the embedding only where all
+        such models have one matrix for both, or where this is ``tied``, as its config says; the head
+        unless that says False.
+        """
+        always = any(row.shares for row in self.rows)
+        found = set()
+        for row in self.in_layout(layout).rows:
+            if row.equals is not None and (row.shares is None or tied is not False):
+                found.add(row.name)
+            if row.shares is not None and row.name in names and tied is not False and (always or tied):
+                found.add(row.shares)
+        return found
 
     def locate(self, name: str) -> tuple[Row, int] | None:
         """Return the row and the layer (0 where there are none) of a tensor's name, or None."""
