@@ -54,6 +54,7 @@ _KEYS = {
 }
 """By llama.cpp's architecture, its keys for those of a config."""
 _WIDTH = "feed_forward_length"
+_KIND = "general.type"
 _ROTATED = "rope.dimension_count"
 _SCALING = {"factor": "factor", "original_max_position_embeddings": "original_context_length"}
 """transformers' keys of a scaling, and llama.cpp's."""
@@ -116,6 +117,9 @@ def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
     if found is not None:
         width = found.sizes.get("n_ffn", 4 * found.sizes["n_embd"])
         metadata[f"{name}.{_WIDTH}"] = width
+        metadata.setdefault(_KIND, "model")
+        if name == "llama" and isinstance(heads := config.get("n_head"), int) and heads > 0:
+            metadata.setdefault(f"{name}.{_ROTATED}", found.sizes["n_embd"] // heads)
         if _TOKENIZER not in metadata:
             metadata |= _NO_TOKENIZER
     said = config_of(metadata)

@@ -80,12 +80,18 @@ def scaling_problems(config: Mapping[str, Any], layout: str) -> list[Problem]:
 
 
 def rope_divisors(theta: float, head_rows: int, scaling: Mapping[str, float]) -> npt.NDArray[np.float32]:
-    """Return what each of the ``head_rows / 2`` frequencies of a head is divided by, as f32."""
-    frequencies = theta ** (-np.arange(0, head_rows, 2, dtype=np.float64) / head_rows)
-    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return (1 / ((1 - smooth) / scaling["factor"] + smooth)).astype(np.float32)
+    """Return what each of the ``head_rows / 2`` frequencies of a head is divided by.
+
+    All is computed in f32, in the order of llama.cpp's converter: the values are its own to the last bit.
+    """
+    f32 = np.float32
+    frequencies = f32(1) / f32(theta) ** (np.arange(0, head_rows, 2, dtype=f32) / f32(head_rows))
+    turns = f32(scaling["original_max_position_embeddings"]) / (f32(2 * math.pi) / frequencies)
+    low, high, factor = (f32(scaling[f"{each}factor"]) for each in ("low_freq_", "high_freq_", ""))
+    smooth = (turns - low) / (high - low)
+    between = f32(1) / ((f32(1) - smooth) / factor + smooth)
+    divisors: npt.NDArray[np.float32] = np.where(turns > high, f32(1), np.where(turns < low, factor, between))
+    return divisors
 
 
 def scaling_that_makes(
