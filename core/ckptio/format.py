@@ -61,13 +61,15 @@ class Capabilities:
     """What a format can hold, as data.
 
     ``layout`` names the one layout of ``ckptio.models`` whose tensor names the format is bound to
-    (None: any names). What of aliases, leaves and metadata a format has no room for is recorded in
+    (None: any names); ``runs_layout`` the one that the programs for such files run, where it holds any names.
+    What of aliases, leaves and metadata a format has no room for is recorded in
     the sidecar file, and its aliases are stored as full tensors. ``checksum`` says whether the format
     carries one over its data, which reading checks.
     """
 
     dtypes: frozenset[DType]
     layout: str | None = None
+    runs_layout: str | None = None
     holds: str = "any"
     aliases: bool = False
     leaves: bool = False

@@ -20,6 +20,7 @@ from ckptio.models import (
     configured,
     normalise_config,
     parse_config_value,
+    recognise,
 )
 from ckptio.models.reshaping import Moved, chain
 from ckptio.output import Output
@@ -149,9 +150,12 @@ class Job:
     def furnish(self, source: Path, target: Path, tokenizer: Path | None) -> Callable[..., Output]:
         """Plan the folder ``target`` where one is made, and return what makes the output."""
         wanted = self.layout.layout if self.layout is not None else None
+        runs = _HF if self.options.get(SHARD_SIZE) is not None else self.format.capabilities.runs_layout
+        other = _other_layout(self.current, runs) if wanted is None else ()
         if self.options.get(SHARD_SIZE) is None:
             if lacks_tokenizer(self.options, wanted, self.current.metadata):
                 self.notes = (NO_TOKENIZER,)
+            self.notes += other
             return Output
         recognised = self.layout.recognised if self.layout is not None and wanted == _HF else None
         cast_to = self.casting.dtype if self.casting is not None else None
@@ -165,7 +169,7 @@ class Job:
             tokenizer=tokenizer,
         )
         self.problems += plan.problems
-        self.notes = plan.notes
+        self.notes = plan.notes + other
         self.current = plan.checkpoint
         return plan.make_output
 
@@ -195,6 +199,15 @@ class Job:
         if self.casting is not None:
             self.accepted += self.casting.losses()
         return written
+
+
+def _other_layout(checkpoint: Checkpoint, runs: str | None) -> tuple[str, ...]:
+    """Return a note where a model is written in another layout than the programs for its files run."""
+    found = recognise(checkpoint) if runs is not None else None
+    if found is None or not found.layouts or runs in found.layouts:
+        return ()
+    own = ", ".join(found.layouts)
+    return (f"layout: the names are those of {own}; what runs such files wants {runs}: pass --layout {runs}",)
 
 
 def _matching(names: Sequence[str], patterns: Sequence[str], flag: str) -> set[str]:

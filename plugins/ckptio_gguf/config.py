@@ -117,9 +117,11 @@ def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
     if found is not None:
         width = found.sizes.get("n_ffn", 4 * found.sizes["n_embd"])
         metadata[f"{name}.{_WIDTH}"] = width
-        metadata.setdefault(_KIND, "model")
-        if name == "llama" and isinstance(heads := config.get("n_head"), int) and heads > 0:
-            metadata.setdefault(f"{name}.{_ROTATED}", found.sizes["n_embd"] // heads)
+        heads = config.get("n_head")
+        if ARCHITECTURE not in checkpoint.metadata:
+            metadata[_KIND] = "model"
+            if name == "llama" and isinstance(heads, int) and heads > 0:
+                metadata[f"{name}.{_ROTATED}"] = found.sizes["n_embd"] // heads
         if _TOKENIZER not in metadata:
             metadata |= _NO_TOKENIZER
     said = config_of(metadata)

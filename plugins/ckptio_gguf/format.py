@@ -48,6 +48,7 @@ class GgufFormat(ckptio.Format):
         dtypes=frozenset(
             (DType.F16, DType.BF16, DType.F32, DType.F64, DType.I8, DType.I16, DType.I32, DType.I64)
         ),
+        runs_layout="gguf",
         metadata=True,
         empty=False,
     )

@@ -185,3 +185,19 @@ def test_there_is_no_bar_where_there_is_no_terminal(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", EAGER, "convert", str(GPT2), str(tmp_path / "a.ckpt")]
     ended = subprocess.run(argv, capture_output=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "wanted"),
+    [("a.gguf", None, "gguf"), ("a.gguf", "gguf", None), ("a/", None, "hf"), ("a/", "hf", None)]
+    + [("a.safetensors", None, None), ("a.ckpt", None, None)],
+)
+def test_who_runs_the_target_and_wants_another_layout_is_named(
+    ckpt: Callable[..., Any], tmp_path: Path, target: str, layout: str | None, wanted: str | None
+) -> None:
+    format_name = ("--checkpoint_format", "safetensors") if target == "a/" else ()
+    asked = () if layout is None else ("--layout", layout)
+    ended = ckpt("convert", GPT2, f"{tmp_path}/{target}", *format_name, *asked)
+    assert ended.status == 0
+    found = [line for line in ended.out.splitlines() if line.startswith("  layout: ")]
+    assert [line.rpartition(" ")[2] for line in found] == ([] if wanted is None else [wanted])

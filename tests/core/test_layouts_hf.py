@@ -338,3 +338,12 @@ def test_what_only_transformers_can_do_is_refused(changed: dict[str, Any], where
     config = {"model_type": "llama", "num_attention_heads": 4}
     assert config_from_hf(config, found, "llmc")[1] == []
     assert [problem.where for problem in config_from_hf({**config, **changed}, found, "llmc")[1]] == [where]
+
+
+def test_gpt2_says_its_context_as_older_programs_read_it() -> None:
+    sizes = {"n_layer": 2, "n_embd": 8, "vocab_size": 10, "block_size": 6}
+    config, problems = config_to_hf(GPT2, Recognised("gpt2", ("hf",), sizes), None, tied=True)
+    assert problems == []
+    # llama.cpp's converter takes n_ctx, which transformers 5 no longer writes.
+    assert (config["n_ctx"], config["n_positions"]) == (6, 6)
+    assert "n_ctx" not in config_from_hf(config, Recognised("gpt2", ("hf",), sizes), "llmc")[0]

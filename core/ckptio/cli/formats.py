@@ -108,6 +108,7 @@ def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
     return {
         "dtypes": _dtypes(capabilities),
         "layout": capabilities.layout,
+        "runs_layout": capabilities.runs_layout,
         "holds": capabilities.holds,
         "aliases": capabilities.aliases,
         "leaves": capabilities.leaves,
@@ -141,6 +142,7 @@ def _option(option: Option) -> dict[str, Any]:
 def _print_one(info: FormatInfo, found: Format, missing: str | None) -> None:
     can = found.capabilities
     beside = {"ties": can.aliases, "leaves": can.leaves, "metadata": can.metadata}
+    run = f"any; the programs for these files run the layout {can.runs_layout}" if can.runs_layout else "any"
     refused = [] if can.zero_dim else ["0-d tensors"]
     refused += [] if can.empty else ["empty tensors"]
     if can.max_tensor_bytes is not None:
@@ -152,7 +154,7 @@ def _print_one(info: FormatInfo, found: Format, missing: str | None) -> None:
         "suffixes": ", ".join(found.suffixes) or "none",
         "access": "reads and writes" if can.writes else "reads only",
         "holds": "models only" if can.holds == "model" else "any tensors",
-        "names": f"those of the layout {can.layout}" if can.layout else "any",
+        "names": f"those of the layout {can.layout}" if can.layout else run,
         "nesting": "the parts of a name between slashes are nested maps" if can.nesting else "none",
         "shards": "one or several files" if can.shards else "one file",
         "dtypes": ", ".join(_dtypes(can)),

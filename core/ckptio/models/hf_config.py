@@ -35,7 +35,8 @@ class _Program:
 
     ``fixed`` are what the layouts of other programs are: a config that says otherwise is no such model.
     ``usual`` stands for what no tensor says where nobody does. ``special`` has the tokens that begin and
-    end a text, for the vocabulary of the published models.
+    end a text, for the vocabulary of the published models. ``also`` are keys of older versions that other
+    programs read, llama.cpp's converter among them, each with ours of the same value.
     """
 
     model_type: str
@@ -46,6 +47,7 @@ class _Program:
     fixed: Mapping[str, tuple[Any, ...]]
     template: Mapping[str, Any]
     special: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
 
 
 _SPELLING = {
@@ -80,6 +82,7 @@ _PROGRAMS = {
         },
         {"activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
         {50257: (50256, 50256)},
+        {"n_ctx": "block_size"},
     ),
     "llama3": _Program(
         "llama",
@@ -162,6 +165,7 @@ def config_to_hf(
     if "rope_theta" in program.spelling:
         rope = {"rope_type": "llama3", **LLAMA31} if scaled else known.get("rope_scaling")
         written["rope_scaling"] = rope
+    written |= {key: known[ours] for key, ours in program.also.items()}
     begin, end = program.special.get(known["vocab_size"], (None, None))
     return {
         "architectures": [program.class_name],

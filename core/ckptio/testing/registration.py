@@ -78,7 +78,8 @@ class RegistrationPromises(Harness):
         assert can.dtypes
         assert all(isinstance(dtype, DType) for dtype in can.dtypes)
         assert can.holds in ("any", "model")
-        assert can.layout is None or can.layout in known_layouts()
+        assert {can.layout, can.runs_layout} <= {None, *known_layouts()}
+        assert can.layout is None or can.runs_layout is None
         flags = (can.aliases, can.leaves, can.metadata, can.nesting)
         assert {type(flag) for flag in (*flags, can.zero_dim, can.empty, can.shards, can.writes)} == {bool}
         assert can.max_tensor_bytes is None or can.max_tensor_bytes > 0
