@@ -137,41 +137,61 @@ class Rounder:
         return values.astype(narrow).astype(np.float32)
 
 
-def run_transformers(model: Model, kind: str | None) -> Array:
-    """Return the logits of a model in f32; with a type, as ggml computes with weights of it."""
+def load_f32(folder: Path) -> Any:
+    """Return a model of transformers, its weights widened to f32."""
     torch, transformers = _libraries()
-    network = transformers.AutoModelForCausalLM.from_pretrained(model.folder, dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def logits_of(network: Any, tokens: Array) -> Array:
+    """Return the logits at each position."""
+    torch, _ = _libraries()
     with torch.no_grad():
-        if kind is not None:
-            _round_like_ggml(network, kind)
-        return np.asarray(network(torch.from_numpy(model.tokens[None].astype(np.int64))).logits[0].numpy())
+        return np.asarray(network(torch.from_numpy(tokens[None].astype(np.int64))).logits[0].numpy())
 
 
-def _round_like_ggml(network: Any, kind: str) -> None:
-    torch, transformers = _libraries()
-    of_weights = Rounder(kind)
-    of_inputs = Rounder("q8_0" if kind in QUANTISED else kind)
-
-    def tensor(round_values: Rounder, values: Any) -> Any:
-        return torch.from_numpy(np.ascontiguousarray(round_values(values.detach().numpy())))
-
-    done: set[int] = set()
+def round_weights(network: Any, kind: str) -> list[Any]:
+    """Round the matrices of a model to a type, as llama.cpp's converter does, and return their modules."""
+    torch, _ = _libraries()
+    done: dict[int, Any] = {}
+    modules = []
     for module in network.modules():
-        if isinstance(module, transformers.activations.NewGELUActivation):
-            module.register_forward_pre_hook(_half)
-            module.register_forward_hook(lambda _module, inputs, output: _half_below(inputs[0], output))
         weight = getattr(module, "weight", None)
         # llama.cpp has positions in f32 alone, as all that is no matrix.
         if weight is None or weight.dim() < 2 or module is getattr(network.base_model, "wpe", None):
             continue
-        conv1d = isinstance(module, transformers.pytorch_utils.Conv1D)
-        rows = weight.T if conv1d else weight
-        if (conv1d or isinstance(module, torch.nn.Linear)) and rows.shape[-1] % of_weights.block == 0:
-            module.register_forward_pre_hook(lambda _module, inputs: (tensor(of_inputs, inputs[0]),))
+        modules.append(module)
         if id(weight) not in done:
-            rounded = tensor(of_weights, rows)
-            weight.copy_(rounded.T if conv1d else rounded)
-            done.add(id(weight))
+            done[id(weight)] = weight
+            with torch.no_grad():
+                turned = _is_conv1d(module)
+                rounded = _rounded(Rounder(kind), weight.T if turned else weight)
+                weight.copy_(rounded.T if turned else rounded)
+    return modules
+
+
+def _rounded(round_values: Rounder, values: Any) -> Any:
+    torch, _ = _libraries()
+    return torch.from_numpy(np.ascontiguousarray(round_values(values.detach().numpy())))
+
+
+def compute_like_ggml(network: Any, kind: str) -> None:
+    """Round weights to a type, and make inputs be rounded as ggml does it where they meet such weights."""
+    torch, transformers = _libraries()
+    of_inputs = Rounder("q8_0" if kind in QUANTISED else kind)
+    for module in round_weights(network, kind):
+        # A row that is no whole blocks has its weights in f32.
+        fits = module.weight.shape[0 if _is_conv1d(module) else 1] % of_inputs.block == 0
+        if not isinstance(module, torch.nn.Embedding) and fits:
+            module.register_forward_pre_hook(lambda _module, inputs: (_rounded(of_inputs, inputs[0]),))
+    for module in network.modules():
+        if isinstance(module, transformers.activations.NewGELUActivation):
+            module.register_forward_pre_hook(_half)
+            module.register_forward_hook(lambda _module, inputs, output: _half_below(inputs[0], output))
+
+
+def _is_conv1d(module: Any) -> bool:
+    return isinstance(module, _libraries()[1].pytorch_utils.Conv1D)
 
 
 def _half(_module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -227,7 +247,9 @@ def try_model(model: Model, kind: str, original: Array, work: Path) -> Outcome:
     if not result.exists():
         said = errors.read_text().strip().splitlines() or ["nothing"]
         return Outcome(model.name, kind, f"llama.cpp ended with {process.exitcode} and said: {said[-1]}")
-    expected = run_transformers(model, kind)
+    network = load_f32(model.folder)
+    compute_like_ggml(network, kind)
+    expected = logits_of(network, model.tokens)
     scale = float(np.abs(original).max())
     rounding = float(np.abs(expected - original).max()) / scale
     found = np.abs(np.load(result) - expected).max(axis=1) / scale
@@ -257,7 +279,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         for model in (*golden_models(given.golden, work), *random_models(work)):
-            original = model.logits if model.logits is not None else run_transformers(model, None)
+            original = model.logits
+            if original is None:
+                original = logits_of(load_f32(model.folder), model.tokens)
             for kind in given.types:
                 outcomes.append(try_model(model, kind, original, work))
                 sys.stderr.write(f"{outcomes[-1]}\n")
