@@ -47,6 +47,9 @@ Unless ``types`` says more, a whole number is written as the first of u32, i32, 
 (i32 first in an array), and another number as f32 when that is exact, else as f64. Metadata that no GGUF
 value can be (a map, None, a list of several kinds) stand as JSON in ``ckptio.metadata``.
 
+**A tokenizer** of transformers goes into the file with ``-o tokenizer=DIR``, and comes out of it as a
+``tokenizer.json`` (`ckptio_gguf.tokenizer`). Without the option ``tokenizer.*`` stay as the source has them.
+
 llama.cpp itself takes names of up to 63 bytes only. Longer ones are written all the same.
 """
 

@@ -4,6 +4,7 @@ A pre-tokenizer is here the regular expressions by which text is split, one afte
 piece. Source of the names and of what they stand for: ``llama-vocab.cpp`` of llama.cpp (``ignore_merges``
 among it); of the normalisation: the ``tokenizer.json`` of GPT-2, LLaMA 3, Qwen2, Qwen3.5, SmolLM, Mistral
 NeMo and GPT-4o. llama.cpp normalises nothing: a text for Qwen2 that is not NFC gives other tokens there.
+Its ``tekken`` and ``gpt-4o`` part some letters from their combining marks, where the tokenizers do not.
 """
 
 from __future__ import annotations
