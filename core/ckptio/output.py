@@ -53,9 +53,11 @@ class Output:
     def replace(self, names: Iterable[str]) -> None:
         """Name files of the old set in an existing directory, its index first: they go at the end.
 
-        Nothing else in the directory is touched.
+        Nothing else in the directory is touched, and no directory in it, whatever its name.
         """
-        self._replaced += tuple(name for name in names if name in self.existing)
+        self._replaced += tuple(
+            name for name in names if name in self.existing and not (self.target / name).is_dir()
+        )
 
     def create(self, relative: str | None = None) -> OutputFile:
         """Open the target's one file, or, with ``relative`` names, files of a directory.
