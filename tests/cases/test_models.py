@@ -1,4 +1,4 @@
-"""The mappings of models: M1 to M4, for every architecture and pair of its layouts; M5 is in ``test_quantised_rows.py``."""
+"""The mappings of models, M1 to M4: every architecture, every pair of its layouts, every format."""
 
 from __future__ import annotations
 
