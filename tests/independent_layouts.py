@@ -45,11 +45,14 @@ _LLAMA = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model; heads of queries and of keys."""
+    """The sizes of a model; heads of queries and of keys.
+
+    Heads have six rows: of four, the two orders of rows are each other's inverse.
+    """
 
     n_head: int = 6
     n_kv_head: int = 2
-    n_embd: int = 24
+    n_embd: int = 36
     n_ffn: int = 40
     vocab: int = 11
     block: int = 7

@@ -20,9 +20,9 @@ from independent_llmc import read_llmc
 
 SIZES = {
     "6 heads, 2 of keys": Sizes(),
-    "4 heads, 4 of keys": Sizes(n_head=4, n_kv_head=4),
-    "8 heads, 1 of keys": Sizes(n_head=8, n_kv_head=1, n_embd=32, n_ffn=32),
-    "all of one size": Sizes(n_head=6, n_kv_head=6, n_embd=24, n_ffn=24, vocab=24, block=24, n_layer=1),
+    "4 heads, 4 of keys": Sizes(n_head=4, n_kv_head=4, n_embd=24),
+    "8 heads, 1 of keys": Sizes(n_head=8, n_kv_head=1, n_embd=48, n_ffn=32),
+    "all of one size": Sizes(n_head=4, n_kv_head=4, n_embd=24, n_ffn=24, vocab=24, block=24, n_layer=1),
 }
 """The first so that heads per head of keys are not as many as those of keys; the last makes all square."""
 
@@ -87,8 +87,8 @@ def test_m1_m3_through_every_format(architecture: str, target: str, tmp_path: Pa
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama3"])
 def test_m1_m3_through_the_files_of_llmc(architecture: str, tmp_path: Path) -> None:
-    sizes, tied = Sizes(n_ffn=64), architecture == "gpt2"
-    config = {**sizes.config, "multiple_of": 64, "ffn_dim_multiplier": 1.0}
+    sizes, tied = Sizes(n_ffn=96), architecture == "gpt2"
+    config = {**sizes.config, "multiple_of": 32, "ffn_dim_multiplier": 1.0}
     for layout in LAYOUTS[architecture]:
         ckptio.save(model(architecture, layout, sizes, tied=tied), tmp_path / "in.ckpt", overwrite=True)
         ckptio.convert(tmp_path / "in.ckpt", tmp_path / "a.bin", config=config, overwrite=True)
