@@ -7,7 +7,7 @@ from typing import Any
 
 from ckptio import Problem
 from ckptio_gguf.tokenizer.folder import Folder
-from ckptio_gguf.tokenizer.pretokenizers import find_pre, known_pre, splits_of
+from ckptio_gguf.tokenizer.pretokenizers import PreTokenizer, find_pre, known_pre, splits_of
 from ckptio_gguf.tokenizer.tokens import Found, Token, added_tokens, short, strip_problems
 
 __all__ = ["is_byte_level", "merges_of", "read_byte_level", "read_classic", "vocabulary_of"]
@@ -47,13 +47,14 @@ def read_byte_level(folder: Folder, document: Mapping[str, Any], asked: str | No
         found.problems.append(Problem("tokenizer", what, allow="tokenizer"))
     else:
         found.pre = pre
-        found.problems += _text_problems(document, pre)
+        # Who names it says what it stands for, the normalisation among it.
+        found.problems += _text_problems(document, None if asked else known_pre(pre))
     return found
 
 
-def _text_problems(document: Mapping[str, Any], pre: str) -> Iterator[Problem]:
+def _text_problems(document: Mapping[str, Any], known: PreTokenizer | None) -> Iterator[Problem]:
     """Yield what the tokenizer does with text, and llama.cpp does not."""
-    normalizer, known = document.get("normalizer"), known_pre(pre)
+    normalizer = document.get("normalizer")
     if normalizer is not None and known is not None and not (known.nfc and normalizer == {"type": "NFC"}):
         what = f"normalises text, and llama.cpp does not: {short(normalizer)}"
         yield Problem("tokenizer", what, allow="tokenization")

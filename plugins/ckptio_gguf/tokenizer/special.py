@@ -71,6 +71,14 @@ class Special:
                 if last != self.texts.setdefault("eos", last):
                     self.texts["eot"], self.texts["eos"] = self.texts["eos"], last
                 self.adds["eos"] = True
+            self._take_separator(_between(part.get("pair")), ends=last is not None)
+
+    def _take_separator(self, between: Sequence[str | None], *, ends: bool) -> None:
+        """Take what stands between two texts; ``ends`` is whether a token stands behind each anyhow."""
+        known = [self.texts[name] for name in ("sep", "eos") if name in self.texts]
+        if between:
+            second = len(between) == 2 and between[1] in known
+            self.adds["sep"] = second or (between[0] in known and not ends)
 
     def default_texts(self, names: Sequence[str]) -> None:
         """Let ``<|endoftext|>`` be those special tokens of which nothing is said."""
@@ -101,6 +109,13 @@ def _post_processors(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
     for part in parts if isinstance(parts, list) else [whole]:
         if isinstance(part, Mapping):
             yield part
+
+
+def _between(pair: Any) -> list[str | None]:
+    """Return the special tokens between two texts that belong together."""
+    pieces = pair if isinstance(pair, list) else []
+    texts = [at for at, piece in enumerate(pieces) if isinstance(piece, Mapping) and "Sequence" in piece]
+    return [_special_of(piece) for piece in pieces[texts[0] + 1 : texts[-1]]] if len(texts) == 2 else []
 
 
 def _special_of(piece: Any) -> str | None:
