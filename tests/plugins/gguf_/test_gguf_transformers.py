@@ -61,6 +61,19 @@ def assert_close(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * float(np.abs(expected).max()))
 
 
+def load_back(folder: Path) -> Any:
+    """Return the model of a folder that is made of ``a.gguf``."""
+    ckptio.convert(folder / "a.gguf", f"{folder}/back/", checkpoint_format="safetensors", layout="hf")
+    return load_f32(folder / "back")
+
+
+def assert_same_weights(found: Any, expected: Any) -> None:
+    weights = found.state_dict()
+    assert weights.keys() == expected.state_dict().keys()
+    for name, weight in expected.state_dict().items():
+        np.testing.assert_array_equal(weights[name].numpy(), weight.numpy(), err_msg=name)
+
+
 @pytest.mark.parametrize("name", [*RANDOM, *GOLDEN])
 def test_a_model_has_its_logits_in_f32_and_comes_back(
     name: str, models: dict[str, Model], tmp_path: Path
@@ -71,12 +84,8 @@ def test_a_model_has_its_logits_in_f32_and_comes_back(
     ckptio.convert(model.source, tmp_path / "a.gguf", layout="gguf", dtype="f32")
     assert_close(logits_of(load_gguf(tmp_path / "a.gguf", network.config), model.tokens), expected)
 
-    ckptio.convert(tmp_path / "a.gguf", f"{tmp_path / 'back'}/", checkpoint_format="safetensors", layout="hf")
-    back = load_f32(tmp_path / "back")
-    weights = back.state_dict()
-    assert weights.keys() == network.state_dict().keys()
-    for key, weight in network.state_dict().items():
-        np.testing.assert_array_equal(weights[key].numpy(), weight.numpy(), err_msg=key)
+    back = load_back(tmp_path)
+    assert_same_weights(back, network)
     np.testing.assert_array_equal(logits_of(back, model.tokens), expected)
 
 
@@ -95,5 +104,6 @@ def test_a_model_of_another_type_has_the_logits_of_its_rounded_weights(
     ckptio.convert(model.source, tmp_path / "a.gguf", layout="gguf", **how)
     found = logits_of(load_gguf(tmp_path / "a.gguf", network.config), model.tokens)
     assert_close(found, logits_of(network, model.tokens))
+    assert_same_weights(load_back(tmp_path), network)
     # The type must have cost something, else nothing was rounded.
     assert np.abs(found - original).max() > 1e-4 * np.abs(original).max()
