@@ -13,6 +13,7 @@ Keys, types and order of precedence are those of llama.cpp's ``convert_hf_to_ggu
 - The name of the pre-tokenizer comes from its regular expression, not from a hash of tokens
   (`ckptio_gguf.tokenizer.pretokenizers`).
 - Of 3, the scores are the ranks of the merges: llama.cpp merges by score. The converter has -1000 for all.
+- A piece that sentencepiece never splits (USER_DEFINED) is of this type, and not a normal one.
 - Special tokens are sought in the whole vocabulary and in ``special_tokens_map.json`` too.
 
 What llama.cpp would do otherwise than the tokenizer is refused: ``--allow tokenization`` accepts it. What

@@ -42,6 +42,8 @@ def read_sentencepiece(folder: Folder, document: Mapping[str, Any]) -> Found:
                 tokens[len(tokens)] = _piece(value)
             elif number in specs:
                 specs[number] |= dict(fields(value))
+        if not tokens:
+            raise ValueError("there are no pieces in it")
     except ValueError as error:
         raise folder.error(_MODEL, f"is no model of sentencepiece: {error}") from None
     trainer, normalizer = specs[_TRAINER], specs[_NORMALIZER]
