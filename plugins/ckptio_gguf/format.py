@@ -69,7 +69,9 @@ class GgufFormat(ckptio.Format):
         ),
         Option("alignment", _parse_alignment, "where tensors begin: at multiples of so many bytes (32)"),
         Option(
-            "tokenizer", _parse_tokenizer, "a folder whose tokenizer goes into the file; none: no tokenizer"
+            "tokenizer",
+            _parse_tokenizer,
+            "the folder whose tokenizer goes into the file; none: that of no folder",
         ),
         Option("tokenizer_pre", _parse_pre, "llama.cpp's name of its pre-tokenizer, where none is found"),
     )

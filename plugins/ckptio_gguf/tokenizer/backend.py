@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptio_gguf.tokenizer.pretokenizers import PreTokenizer, pre_tokenizer_json
-from ckptio_gguf.tokenizer.tokens import TokenType, short
+from ckptio_gguf.tokenizer.tokens import TokenType, short, splits
 
 __all__ = ["Entry", "byte_level_json", "scored_json"]
 
@@ -42,12 +42,7 @@ def byte_level_json(
 def scored_json(entries: Sequence[Entry], unknown: str | None, *, prefix: bool) -> dict[str, Any]:
     """Return the same for tokens with scores: the merges are all ways to make a token of two, best first."""
     numbers = {entry.text: number for number, entry in enumerate(entries) if entry.type == TokenType.NORMAL}
-    ranked = [
-        (-entries[number].score, number, at)
-        for text, number in numbers.items()
-        for at in range(1, len(text))
-        if text[:at] in numbers and text[at:] in numbers
-    ]
+    ranked = [(-entries[numbers[text]].score, numbers[text], at) for text, at in splits(numbers, numbers)]
     merges = [(entries[number].text[:at], entries[number].text[at:]) for _, number, at in sorted(ranked)]
     inside = {entry.text: number for number, entry in enumerate(entries) if entry.type != TokenType.UNUSED}
     found = _skeleton(entries, inside, merges, unknown)

@@ -92,6 +92,8 @@ def read_tokenizer(
         metadata = _metadata(folder, document, found, rows)
     except CkptError as error:
         return None, [Problem("tokenizer", str(error), allow="tokenizer")]
+    if pre is not None and found.model != "gpt2":
+        found.problems.append(Problem("tokenizer_pre", "is of no use for a tokenizer with scores"))
     final = any(problem.allow == "tokenizer" for problem in found.problems)
     return None if final else metadata, found.problems
 

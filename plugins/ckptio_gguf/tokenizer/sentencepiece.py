@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ckptio import Problem, UnsupportedError
+from ckptio import Problem, UnsupportedError, current_limits
 from ckptio_gguf.tokenizer.bpe import vocabulary_of
 from ckptio_gguf.tokenizer.folder import Folder
 from ckptio_gguf.tokenizer.protobuf import Field, fields
-from ckptio_gguf.tokenizer.tokens import Found, Token, TokenType, added_tokens, short, strip_problems
+from ckptio_gguf.tokenizer.tokens import Found, Token, TokenType, added_tokens, short, splits, strip_problems
 
 __all__ = ["is_byte_fallback", "read_byte_fallback", "read_sentencepiece"]
 
@@ -36,10 +36,13 @@ def read_sentencepiece(folder: Folder, document: Mapping[str, Any]) -> Found:
     data = folder.data(_MODEL) or b""
     tokens: dict[int, Token] = {}
     specs: dict[int, dict[int, Field]] = {_TRAINER: {}, _NORMALIZER: {}}
+    limit = current_limits().tensors
     try:
         for number, value in fields(data):
             if number == _PIECES:
                 tokens[len(tokens)] = _piece(value)
+                if len(tokens) > limit:
+                    raise ValueError(f"there are more than {limit} pieces in it")
             elif number in specs:
                 specs[number] |= dict(fields(value))
         if not tokens:
@@ -55,9 +58,17 @@ def read_sentencepiece(folder: Folder, document: Mapping[str, Any]) -> Found:
     # A negative number, of no token, comes as a huge one.
     ids = {name: number for name, number in ids.items() if 0 <= number < len(tokens)}
     found = Found("llama", "default", tokens, ids=ids)
-    if not _number(normalizer, _DUMMY_PREFIX, 1):
+    stated = (folder.json("tokenizer_config.json") or {}).get("add_prefix_space")
+    if isinstance(stated, bool):
+        found.space_prefix = stated
+    elif not normalizer.get(_DUMMY_PREFIX, 1):
         found.space_prefix = False
     found.problems += _normalizer_problems(normalizer)
+    if found.space_prefix is not False and any(
+        each.type is TokenType.USER_DEFINED for each in tokens.values()
+    ):
+        what = "has pieces of its user behind which llama.cpp puts a space, and sentencepiece does not"
+        found.problems.append(Problem("tokenizer", what, allow="tokenization"))
     _add(folder, document, found)
     return found
 
@@ -107,7 +118,8 @@ def read_byte_fallback(folder: Folder, document: Mapping[str, Any]) -> Found:
         for text, number in vocabulary.items()
     }
     found = Found("llama", "default", tokens)
-    unknown = vocabulary.get(model.get("unk_token") or "")
+    named = model.get("unk_token")
+    unknown = vocabulary.get(named) if isinstance(named, str) else None
     if unknown is not None:
         found.ids["unk"] = unknown
         tokens[unknown] = Token(tokens[unknown].text, TokenType.UNKNOWN)
@@ -127,8 +139,7 @@ def _take_prefix(document: Mapping[str, Any], found: Found) -> None:
         parts = whole.get(several) if isinstance(whole, Mapping) else None
         steps += parts if isinstance(parts, list) else [whole]
     steps = [step for step in steps if isinstance(step, Mapping)]
-    schemes = {step.get("prepend_scheme", "never") for step in steps} - {"never"}
-    if schemes:
+    if any(step.get("prepend_scheme", "never") != "never" for step in steps):
         what = "puts no space before a text that has one (Metaspace), and llama.cpp does"
         found.problems.append(Problem("tokenizer", what, allow="tokenization"))
     elif all(step.get("type") != "Prepend" for step in steps):
@@ -152,13 +163,12 @@ def _ranks(folder: Folder, merges: Any, vocabulary: Mapping[str, int]) -> tuple[
         same = same and (made == last or made not in ranks)
         ranks.setdefault(made, float(number))
         last, count = made, count + 1
-    splits = sum(
-        text[:at] in vocabulary and text[at:] in vocabulary
-        for text in vocabulary
-        if not _BYTE.fullmatch(text)
-        for at in range(1, len(text))
-    )
-    return ranks, same and splits == count
+    texts = [text for text in vocabulary if not _BYTE.fullmatch(text)]
+    try:
+        ways = sum(1 for _ in splits(texts, vocabulary))
+    except ValueError as error:
+        raise folder.error(_JSON, str(error)) from None
+    return ranks, same and ways == count
 
 
 def _add(folder: Folder, document: Mapping[str, Any], found: Found) -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckptio import CorruptCheckpointError, Problem, UnsupportedError
 from ckptio_gguf.tokenizer.folder import Folder
 
-__all__ = ["Added", "Found", "Token", "TokenType", "added_tokens", "complete", "short", "strip_problems"]
+__all__ = [
+    "Added",
+    "Found",
+    "Token",
+    "TokenType",
+    "added_tokens",
+    "complete",
+    "short",
+    "splits",
+    "strip_problems",
+]
 
 _LOOK_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 _WIDE_BAR = "\uff5c"
 _SHOWN = 60
+_MOST_WORK = 1 << 28
+"""The squares of the lengths of all tokens together; Gemma's 256,000 tokens have a twentieth of it."""
 
 
 class TokenType(enum.IntEnum):
@@ -147,6 +159,21 @@ def complete(folder: Folder, tokens: Mapping[int, Token], rows: int | None) -> l
             raise UnsupportedError(f"{folder.path}: {short(token.text)} is two tokens, {before} and {number}")
         listed.append(token)
     return listed
+
+
+def splits(tokens: Iterable[str], among: Container[str]) -> Iterator[tuple[str, int]]:
+    """Yield each token of two others, once for each place at which it can be cut into them.
+
+    Raises ValueError when they are too long for that: no program makes such ones.
+    """
+    work = 0
+    for text in tokens:
+        work += len(text) ** 2
+        if work > _MOST_WORK:
+            raise ValueError("its tokens are too long to be cut in all ways")
+        for at in range(1, len(text)):
+            if text[:at] in among and text[at:] in among:
+                yield text, at
 
 
 def short(value: Any) -> str:

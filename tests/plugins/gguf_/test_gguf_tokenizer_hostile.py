@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 import ckptio
 from ckptio import LossyConversionError
-from trained import written
+from ckptio_gguf.tokenizer.from_folder import read_tokenizer
+from ckptio_gguf.tokenizer.to_folder import companions_of
+from trained import QWEN2, written
 
 SPLIT = {"type": "ByteLevel", "add_prefix_space": False}
 DEEP = 100_000
@@ -130,6 +134,87 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         (folder / "tokenizer.json").write_text(document({"a": 0}) + " " * (1 << 20))
         with pytest.raises(LossyConversionError, match="more than 1048576 bytes: no tokenizer"):
             written(folder, tmp_path / "a.gguf")
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """Yield a JSON value once for each part of it that is another instead, or is not there."""
+    yield from (None, True, -1, 0.5, "", "x", [], [1], {}, {"type": "Sequence"}, {"a": []})
+    if isinstance(value, dict):
+        for key in value:
+            yield {name: each for name, each in value.items() if name != key}
+            for other in variants(value[key]):
+                yield {**value, key: other}
+    if isinstance(value, list):
+        for at in range(len(value)):
+            for other in variants(value[at]):
+                yield [*value[:at], other, *value[at + 1 :]]
+
+
+WHOLE: dict[str, Any] = {
+    "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]},
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated"},
+            {**SPLIT, "use_regex": False},
+        ],
+    },
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "a"}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "b"}}],
+        "pair": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "b"}}, {"Sequence": {"id": "B"}}],
+    },
+    "added_tokens": [added(3, "c")],
+    "model": {"type": "BPE", "unk_token": "a", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]},
+}
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_no_part_of_a_tokenizer_json_that_is_another_is_a_traceback(fallback: bool, tmp_path: Path) -> None:
+    model = {**WHOLE["model"], "byte_fallback": fallback}
+    steps = {"type": "Metaspace", "prepend_scheme": "first"} if fallback else WHOLE["pre_tokenizer"]
+    made = 0
+    for value in variants({**WHOLE, "model": model, "pre_tokenizer": steps}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(value))
+        metadata, problems = read_tokenizer(tmp_path, None)
+        assert metadata is not None or problems
+        made += metadata is not None
+    assert made > 50
+
+
+def test_no_value_of_a_file_that_is_another_is_a_traceback(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "ab"], "merges": ["a b"]}
+    values |= {"token_type": [1, 3, 4], "scores": [0.0, -1.0, -2.0], "bos_token_id": 1, "add_bos_token": True}
+    more = {"chat_template": "x", "chat_templates": ["y"], "chat_template.y": "z"}
+    made = 0
+    for model in ("gpt2", "llama"):
+        for changed in variants({**values, "model": model}):
+            metadata = changed if isinstance(changed, dict) else {}
+            metadata = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                made += bool(companions_of(metadata, tmp_path))
+    for changed in variants(more):
+        metadata = changed if isinstance(changed, dict) else {}
+        metadata = {f"tokenizer.{key}": value for key, value in metadata.items()}
+        base = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a"]}
+        made += bool(companions_of({**base, **metadata}, tmp_path))
+    assert made > 50
+
+
+def test_tokens_too_long_to_be_cut_in_all_ways_are_none(tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["x" * (1 << 20)]}
+    with pytest.warns(UserWarning, match="its tokens are too long"):
+        assert companions_of(metadata, tmp_path) == {}
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(
+        json.dumps(
+            {"model": {"type": "BPE", "byte_fallback": True, "vocab": {"x" * (1 << 20): 0}, "merges": []}}
+        )
+    )
+    with pytest.raises(LossyConversionError, match="its tokens are too long"):
+        written(folder, tmp_path / "a.gguf")
 
 
 @pytest.mark.parametrize(

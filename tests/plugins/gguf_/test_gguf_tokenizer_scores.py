@@ -12,7 +12,7 @@ from gguf import LlamaHfVocab, SentencePieceVocab, TokenType
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ckptio import LossyConversionError
+from ckptio import LossyConversionError, UnsupportedError
 from trained import TEXTS, pieces, written
 
 
@@ -24,7 +24,7 @@ def vocabulary(found: dict[str, Any]) -> list[tuple[str, float, int]]:
 def test_pieces_scores_and_types_are_those_of_the_package(tmp_path: Path) -> None:
     model = pieces(tmp_path / "sp", user_defined_symbols="<|x|>", control_symbols="<ctl>")
     (tmp_path / "sp" / "added_tokens.json").write_text(json.dumps({"<more>": model.vocab_size()}))
-    found = written(tmp_path / "sp", tmp_path / "a.gguf", model.vocab_size() + 2)
+    found = written(tmp_path / "sp", tmp_path / "a.gguf", model.vocab_size() + 2, allow=["tokenization"])
     wanted = [
         (text.decode(), score, kind)
         for text, score, kind in SentencePieceVocab(tmp_path / "sp").all_tokens()
@@ -67,6 +67,16 @@ def test_no_space_before_a_text_is_said(tmp_path: Path) -> None:
     assert "tokenizer.ggml.add_space_prefix" not in written(tmp_path / "with", tmp_path / "a.gguf")
     found = written(tmp_path / "without", tmp_path / "b.gguf")
     assert found["tokenizer.ggml.add_space_prefix"] is False
+    # As llama.cpp's ``LlamaModel.set_vocab`` has it.
+    (tmp_path / "with" / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": False}))
+    found = written(tmp_path / "with", tmp_path / "c.gguf")
+    assert found["tokenizer.ggml.add_space_prefix"] is False
+
+
+def test_a_name_of_a_pre_tokenizer_is_for_bytes_only(tmp_path: Path) -> None:
+    pieces(tmp_path / "sp")
+    with pytest.raises(UnsupportedError, match="tokenizer_pre: is of no use for a tokenizer with scores"):
+        written(tmp_path / "sp", tmp_path / "a.gguf", tokenizer_pre="gpt-2")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +84,7 @@ def test_no_space_before_a_text_is_said(tmp_path: Path) -> None:
     [
         ({"model_type": "unigram"}, "is a unigram model", "tokenizer"),
         ({"normalization_rule_name": "nmt_nfkc"}, "normalises text", "tokenization"),
+        ({"user_defined_symbols": "the"}, "pieces of its user", "tokenization"),
         ({"remove_extra_whitespaces": True}, "removes extra spaces", "tokenization"),
     ],
 )
