@@ -201,3 +201,29 @@ def test_a_system_without_an_exchange_of_names(old: Path, new: Path, monkeypatch
     }
     assert json.loads(found["config.json"])["model_type"] == "gpt2"
     assert not any("-of-" in name for name in found)
+
+
+def test_a_model_is_written_anew_in_its_own_folder(
+    old: Path, new: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+
+    before = contents(old)
+    index = old / "model.safetensors.index.json"
+    report = to_folder(index, old, overwrite=True, dtype="bf16")
+    assert report.notes == ()
+    found = contents(old)
+    beside = {name for name in before if ".safetensors" not in name and name != "config.json"}
+    assert found.keys() == beside | {"config.json", "model.safetensors"}
+    assert {name: found[name] for name in beside} == {name: before[name] for name in beside}
+    # The tokenizer of the target, by name, stays whole too.
+    for name in TOKENIZER:
+        (new / name).unlink()
+    assert to_folder(new, old, overwrite=True, tokenizer=old).notes == ()
+    found = contents(old)
+    assert {name: found[name] for name in beside if "token" in name} == {
+        name: before[name] for name in beside if "token" in name
+    }
+    for name in beside:
+        (old / name).unlink()
+    assert load_model(old, caplog).dtype == torch.float32

@@ -14,7 +14,7 @@ import ckptio
 from ckptio import UnsupportedError
 from ckptio.cli import main
 from golden import golden
-from hub import make_model, to_folder
+from hub import load_model, make_model, to_folder
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -185,3 +185,30 @@ def test_links_of_a_cache_lead_to_the_config_beside_the_link(tmp_path: Path) -> 
     for path in (snapshot, snapshot / SAFE):
         with ckptio.open(path) as found:
             assert found.metadata["config"]["model_type"] == "gpt2"
+
+
+@pytest.mark.parametrize("name", [TORCH, TORCH_INDEX])
+def test_a_folder_of_torch_becomes_one_that_transformers_loads_without_a_word(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+
+    model = make_model("gpt2")
+    model.save_pretrained(tmp_path / "hub")
+    (tmp_path / "hub" / SAFE).unlink()
+    weights = model.state_dict()
+    torch_set(tmp_path / "hub", dict(weights), sharded=name == TORCH_INDEX)
+    to_folder(tmp_path / "hub", tmp_path / "out")
+    found = load_model(tmp_path / "out", caplog).state_dict()
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[each], weights[each]) for each in weights)
+
+
+def test_a_checkpoint_of_transformers_trainer_is_a_folder_of_a_model(
+    hub: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hub / "trainer_state.json").write_text('{"global_step": 7, "epoch": 0.1, "log_history": []}')
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "scaler.pt"):
+        (hub / name).write_bytes(b"torch's")
+    assert main(["inspect", str(hub)]) == 0
+    assert f"a directory that holds {SAFE}, " in capsys.readouterr().out
