@@ -83,6 +83,7 @@ def main() -> int:
         "--formats", default=",".join(FORMATS), help="the formats among which all pairs are tried"
     )
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--minutes", type=float, default=60.0, help="how long the rounds may take in all")
     parser.add_argument("--folder", type=Path, default=None, help="where to work (needs 25 times the size)")
     given = parser.parse_args()
     groups = given.groups.split(",")
@@ -97,15 +98,15 @@ def main() -> int:
             add_narrow(bench, given.gib)
         if "layouts" in groups:
             add_layouts(bench, given.gib)
-        bench.measure(given.rounds)
-        starts = start_up(bench.models["llmc"], Path(name), given.rounds)
+        rounds = bench.measure(given.rounds, given.minutes)
+        starts = start_up(bench.models["llmc"], Path(name), rounds)
     rows: list[tuple[str, ...]] = [
         ("", "min s", "median s", "x cp", "bar", "peak MB", "largest tensor MB", "")
     ]
     rows += [case_row(bench, case) for case in bench.cases]
     for label, samples in starts.items():
         rows.append((label, *_times(samples), "", "", f"{samples.peak / MB:.0f}", "", ""))
-    print(f"models of {given.gib:g} GiB, {given.rounds} rounds")
+    print(f"models of {given.gib:g} GiB, {rounds} rounds")
     print(table(rows))
     missed = [line for case in bench.cases for line in bench.missed(case)] + missed_at_start(starts)
     print("\n".join(f"MISSED: {line}" for line in missed) or "all bars hold")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,9 +99,17 @@ class Bench:
         worker = self._workers[peer]
         self.cases.append(Case(label, source, lambda: worker.call(job, str(path), str(self.target))))
 
-    def measure(self, rounds: int) -> None:
-        """Run all cases in turn, ``rounds`` times, each without its target there."""
+    def measure(self, rounds: int, minutes: float) -> int:
+        """Run all cases in turn, each without its target there; return the number of rounds.
+
+        They are ``rounds``, or fewer where one more, as long as those before, would not end in ``minutes``.
+        """
+        began = time.monotonic()
         for number in range(rounds):
+            spent = time.monotonic() - began
+            if number and spent + spent / number > 60 * minutes:
+                rounds = number
+                break
             for case in self.cases:
                 for left in self.folder.glob("target*"):
                     remove(left)
@@ -108,6 +117,7 @@ class Bench:
             print(f"round {number + 1} of {rounds} done", file=sys.stderr)
         for worker in self._workers.values():
             worker.close()
+        return rounds
 
     def ratio(self, case: Case) -> float:
         """Return the least seconds of a case over those of cp + fsync of its source."""
