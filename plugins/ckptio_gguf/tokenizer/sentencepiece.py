@@ -28,6 +28,7 @@ _KIND, _BPE, _UNIGRAM = 3, 2, 1
 _IDS = {40: "unk", 41: "bos", 42: "eos", 43: "pad"}
 _DEFAULT_IDS = {"unk": 0, "bos": 1, "eos": 2}
 _CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE = 2, 3, 4, 5
+_BYTES = 256
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
@@ -172,7 +173,10 @@ def _ranks(folder: Folder, merges: Any, vocabulary: Mapping[str, int]) -> tuple[
 
 
 def _add(folder: Folder, document: Mapping[str, Any], found: Found) -> None:
-    """Put the added tokens over those of the model."""
+    """Put the added tokens over those of the model, which has one for each byte."""
+    if sum(token.type is TokenType.BYTE for token in found.tokens.values()) < _BYTES:
+        what = "has no tokens for bytes, and llama.cpp ends at a character that is no token"
+        found.problems.append(Problem("tokenizer", what, allow="tokenization"))
     added = added_tokens(folder, document)
     for number, each in added.items():
         found.tokens[number] = each.token

@@ -124,6 +124,15 @@ def test_a_hole_in_the_ids_is_padded_where_the_rows_are_known(tmp_path: Path) ->
         written(tmp_path / "hf", tmp_path / "b.gguf")
 
 
+def test_the_order_of_a_vocabulary_is_that_of_its_ids(tmp_path: Path) -> None:
+    fast = byte_level("gpt2", tmp_path / "hf")
+    wanted = written(tmp_path / "hf", tmp_path / "a.gguf", len(fast))
+    content = json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
+    content["model"]["vocab"] = dict(reversed(content["model"]["vocab"].items()))
+    change(tmp_path / "hf" / "tokenizer.json", model=content["model"])
+    assert written(tmp_path / "hf", tmp_path / "b.gguf", len(fast)) == wanted
+
+
 def test_more_tokens_than_rows_are_refused_by_name(tmp_path: Path) -> None:
     fast = byte_level("gpt2", tmp_path / "hf")
     with pytest.raises(LossyConversionError) as caught:

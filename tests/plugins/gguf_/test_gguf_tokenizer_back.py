@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
+from gguf import GGUFWriter, SpecialVocab
 from transformers import AutoTokenizer
 
 import ckptio
@@ -48,6 +49,30 @@ def test_a_byte_level_tokenizer_comes_back(kind: str, more: int, tmp_path: Path)
     assert {
         number: (token.content, token.special) for number, token in found.added_tokens_decoder.items()
     } == added
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_tokenizer_that_the_package_wrote_comes_back(files: int, tmp_path: Path) -> None:
+    fast = byte_level("qwen2", tmp_path / "hf")
+    writer = GGUFWriter(tmp_path / "a.gguf", "qwen2", split_max_tensors=1 if files == 2 else 0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([str(fast.convert_ids_to_tokens(number)) for number in range(len(fast))])
+    types = {number: 3 if token.special else 4 for number, token in fast.added_tokens_decoder.items()}
+    writer.add_token_types([types.get(number, 1) for number in range(len(fast))])
+    SpecialVocab(tmp_path / "hf", load_merges=True).add_to_gguf(writer)
+    for name in ("one", "two"):
+        writer.add_tensor(name, np.zeros(32, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    paths = sorted(tmp_path.glob("*.gguf"))
+    assert len(paths) == files
+    found = back(paths[0], tmp_path / "back")
+    assert [found.encode(text) for text in TEXTS] == [fast.encode(text) for text in TEXTS]
+    assert found.special_tokens_map == fast.special_tokens_map
+    assert found.chat_template == TEMPLATE
 
 
 def test_special_tokens_among_the_others_keep_their_ids(tmp_path: Path) -> None:

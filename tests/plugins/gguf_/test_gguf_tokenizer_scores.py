@@ -85,6 +85,7 @@ def test_a_name_of_a_pre_tokenizer_is_for_bytes_only(tmp_path: Path) -> None:
         ({"model_type": "unigram"}, "is a unigram model", "tokenizer"),
         ({"normalization_rule_name": "nmt_nfkc"}, "normalises text", "tokenization"),
         ({"user_defined_symbols": "the"}, "pieces of its user", "tokenization"),
+        ({"byte_fallback": False}, "no tokens for bytes", "tokenization"),
         ({"remove_extra_whitespaces": True}, "removes extra spaces", "tokenization"),
     ],
 )
