@@ -14,7 +14,7 @@ import pytest
 import ckptio
 from ckptio import OptionError, UnsupportedError
 from ckptio.cli import main
-from golden import golden
+from golden import DATA, golden
 from hub import run_folder, to_folder
 from independent_llmc import GPT2, read_llmc
 
@@ -256,3 +256,24 @@ def test_an_odd_config_is_left_out_with_a_warning(tmp_path: Path) -> None:
             ckptio.open(tmp_path / "out") as found,
         ):
             assert "config" not in found.metadata
+
+
+@pytest.mark.parametrize("target", ["a.gguf", "a.ckpt"])
+def test_a_config_comes_back_with_what_only_transformers_knows(target: str, tmp_path: Path) -> None:
+    source = DATA / "llama_cpp" / "llama"
+    layout = "gguf" if target == "a.gguf" else "infinitrain"
+    ckptio.convert(source, tmp_path / target, layout=layout)
+    ckptio.convert(tmp_path / target, f"{tmp_path}/back/", layout="hf")
+    before, after = (json.loads((path / "config.json").read_text()) for path in (source, tmp_path / "back"))
+    rope = before.pop("rope_parameters")
+    assert (rope.pop("rope_theta"), rope) == (after["rope_theta"], after["rope_scaling"])
+    known = {key: value for key, value in before.items() if value is not None}
+    del known["transformers_version"], known["head_dim"]
+    assert known.items() <= after.items()
+
+
+def test_a_directory_without_a_flag_is_one_of_safetensors(tmp_path: Path) -> None:
+    ckptio.convert(golden("llmc_gpt2/gpt2_L2H2C32V97T16_fp32.bin"), f"{tmp_path}/out/", layout="hf")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors"}
+    with pytest.raises(ckptio.FormatError, match="that of no installed format"):
+        ckptio.convert(golden("llmc_gpt2/gpt2_L2H2C32V97T16_fp32.bin"), tmp_path / "file", layout="hf")

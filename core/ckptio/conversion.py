@@ -14,8 +14,8 @@ from ckptio.detect import choose_reader, choose_writer
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError
 from ckptio.folders import model_folder
-from ckptio.format import Format
-from ckptio.job import SHARD_SIZE, Job, shards_option
+from ckptio.format import SHARD_SIZE, Format
+from ckptio.job import Job
 from ckptio.output import Output
 from ckptio.reading import open_as
 from ckptio.registry import registry
@@ -66,7 +66,8 @@ def convert(
     began = time.monotonic()
     asked, source, target = os.fspath(target), Path(source), Path(target)
     reader = choose_reader(source, source_format, registry())
-    writer = choose_writer(target, checkpoint_format, registry())
+    directory = asked.endswith(os.sep) or target.is_dir()
+    writer = choose_writer(target, checkpoint_format, registry(), directory=directory)
     check_place(target, overwrite=overwrite, source=source, directory=writer.format.capabilities.shards)
     folder = None if tokenizer is None else asked_tokenizer(Path(tokenizer))
     chosen = _options(writer.format, options, asked, source, layout, folder)
@@ -121,9 +122,9 @@ def _options(
         layout=layout or chosen.capabilities.layout,
         own=model_folder(source),
     )
-    if shards_option(chosen) and (asked.endswith(os.sep) or os.path.isdir(asked)):
+    if chosen.makes_shards and (asked.endswith(os.sep) or os.path.isdir(asked)):
         given.setdefault(SHARD_SIZE, "50GB")
     if tokenizer is not None and not given.keys() & {SHARD_SIZE, TOKENIZER_OPTION}:
         what = f"--tokenizer: a file of the format {chosen.name!r} has no place for a tokenizer"
-        raise OptionError(f"{what}; a folder has: name TARGET/" if shards_option(chosen) else what)
+        raise OptionError(f"{what}; a folder has: name TARGET/" if chosen.makes_shards else what)
     return given

@@ -56,13 +56,20 @@ def choose_reader(path: Path, name: str | None, registry: Registry) -> Choice:
         probe.close()
 
 
-def choose_writer(path: Path, name: str | None, registry: Registry) -> Choice:
-    """Return the format that writes ``path``: the named one, or the only one with its suffix."""
+def choose_writer(path: Path, name: str | None, registry: Registry, *, directory: bool = False) -> Choice:
+    """Return the format that writes ``path``: the named one, or the only one with its suffix.
+
+    A ``directory`` of no such suffix is written by the only format that makes one of shards.
+    """
     if name is not None:
         choice = Choice(registry.require(name), "it was asked for")
     else:
         suffix = path.suffix
-        owners = [each for each in _loadable(registry)[0] if suffix and suffix in each.suffixes]
+        formats = _loadable(registry)[0]
+        owners = [each for each in formats if suffix and suffix in each.suffixes]
+        makers = [each for each in formats if directory and each.makes_shards]
+        if not owners and len(makers) == 1:
+            return Choice(registry.require(makers[0].name), "it alone makes a directory of shards")
         if len(owners) != 1:
             found = ", ".join(each.name for each in owners)
             message = f"{path}: the suffix {suffix!r} is that of {found or 'no installed format'}; {_FLAG}"

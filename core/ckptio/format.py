@@ -16,6 +16,7 @@ from ckptio.files import SourceFile
 from ckptio.output import Output
 
 __all__ = [
+    "SHARD_SIZE",
     "Capabilities",
     "Confidence",
     "Dependency",
@@ -29,6 +30,8 @@ __all__ = [
     "parse_options",
 ]
 
+SHARD_SIZE = "max_shard_size"
+"""The option by which a format that has it makes a directory of shards."""
 _PROBE_HEAD = 4 << 10
 _PROBE_READ = 64 << 10
 
@@ -156,6 +159,11 @@ class Format(abc.ABC):
     def write(self, checkpoint: Checkpoint, out: Output, options: Mapping[str, Any]) -> None:
         """Write all of ``checkpoint`` with one ``checkpoint.copy_to`` per tensor; `check` has passed."""
         raise NotImplementedError(f"{self.name} is read only")
+
+    @property
+    def makes_shards(self) -> bool:
+        """True when a directory of shards is made where the option `SHARD_SIZE` is given."""
+        return any(option.name == SHARD_SIZE for option in self.write_options)
 
     def check(self, checkpoint: Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
         """Return everything of ``checkpoint`` that this format cannot hold, before anything is written."""

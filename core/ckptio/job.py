@@ -12,36 +12,30 @@ from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
 from ckptio.folder_plan import plan_folder
-from ckptio.format import Format, parse_options
+from ckptio.format import SHARD_SIZE, Format, parse_options
 from ckptio.models import (
     LayoutResult,
     apply_layout,
+    architecture,
     config_from_hf,
     configured,
     normalise_config,
     parse_config_value,
     recognise,
 )
-from ckptio.models.reshaping import Moved, chain
+from ckptio.models.reshaping import Moved, chain, f32_names
 from ckptio.output import Output
 from ckptio.reading import plugin_at_work
 from ckptio.tokenizer import NO_TOKENIZER, lacks_tokenizer
 from ckptio.transforms import Cast
 from ckptio.writing import Progress, Written, refuse, write_checkpoint
 
-__all__ = ["SHARD_SIZE", "Job", "shards_option"]
+__all__ = ["Job"]
 
-SHARD_SIZE = "max_shard_size"
-"""The option by which a format that has it makes a directory of shards."""
 _HF = "hf"
 _RUNTIMES = frozenset({_HF, "gguf"})
 """The layouts of programs that say less, or more, of a model than those that train it."""
 _LISTED = 10
-
-
-def shards_option(chosen: Format) -> bool:
-    """Return whether a format makes a directory of shards when it is given `SHARD_SIZE`."""
-    return any(option.name == SHARD_SIZE for option in chosen.write_options)
 
 
 class Job:
@@ -130,16 +124,28 @@ class Job:
         wanted = DType.parse(dtype) if isinstance(dtype, str) else dtype
         added = self.layout.added if self.layout is not None else {}
         names = self.current.specs.keys() - added.keys()
-        if self.layout is not None and wanted.itemsize < DType.F32.itemsize:
+        f32 = self._f32() if wanted.itemsize < DType.F32.itemsize else frozenset()
+        if f32:
             # What the programs of the layout take as f32 alone becomes that, and no less.
-            names -= self.layout.f32
-            wide = Cast(self.current, DType.F32, self.layout.f32)
+            names -= f32
+            wide = Cast(self.current, DType.F32, f32)
             self.problems += wide.overflows()
             self.current = wide
         self.casting = Cast(self.current, wanted, names)
         self.current = self.casting
         if "overflow" not in self.allow:
             self.problems += self.casting.overflows()
+
+    def _f32(self) -> frozenset[str]:
+        """Return what the programs of the layout, or else of the target's files, take as f32 alone."""
+        if self.layout is not None:
+            return self.layout.f32
+        runs, found = self.format.capabilities.runs_layout, recognise(self.current)
+        if runs is None or found is None or runs not in found.layouts:
+            return frozenset()
+        return frozenset(f32_names(architecture(found.architecture), runs, found.sizes)) & {
+            *self.current.specs
+        }
 
     @property
     def cast_names(self) -> frozenset[str]:

@@ -326,6 +326,7 @@ def test_the_config_of_a_published_llama_goes_there_and_back() -> None:
     ("changed", "where"),
     [
         ({"model_type": "mistral"}, "config.model_type"),
+        ({"intermediate_size": 89}, "config.intermediate_size"),
         ({"hidden_act": "gelu"}, "config.hidden_act"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "config.rope_scaling"),
         ({"rope_scaling": {**LLAMA31, "factor": 32.0}}, "config.rope_scaling"),

@@ -16,7 +16,7 @@ from ckptio.errors import Problem
 from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.llama3 import ffn_factors
 from ckptio.models.matching import Recognised
-from ckptio.models.rope_scaling import LLAMA31, scaling_of
+from ckptio.models.rope_scaling import LLAMA31, rope_from_hf, scaling_of
 
 __all__ = ["config_from_hf", "config_to_hf", "configured", "retyped"]
 
@@ -27,6 +27,22 @@ _FREE = frozenset({(_GGUF, "norm_eps")})
 _LLAMA31_POSITIONS = 131072
 _TRAINED = "trained_block_size"
 """Our key for a length up to which nothing is scaled: transformers warns of a scaled model that short."""
+
+_MADE_ANEW = frozenset(
+    {
+        "architectures",
+        "dtype",
+        "head_dim",
+        "model_type",
+        "rope_parameters",
+        "rope_scaling",
+        "tie_word_embeddings",
+        "torch_dtype",
+        "transformers_version",
+        _TRAINED,
+    }
+)
+"""What `config_to_hf` makes of the tensors and of other keys."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +141,16 @@ def config_from_hf(
             if normal.get(key, values[0]) not in values:
                 what = f"{normal[key]!r} found, {values[0]!r} expected: other programs have nothing else"
                 problems.append(Problem(f"config.{key}", what))
-    rope, wrong = _rope_from_hf(normal, layout) if "rope_theta" in program.spelling else ({}, [])
+    rope, wrong = rope_from_hf(normal, layout) if "rope_theta" in program.spelling else ({}, [])
     implied = program.implied if "model_type" in normal else {}
-    ours = {key: value for key, value in normal.items() if key in {*program.spelling, *_OURS}}
+    ours = {key: value for key, value in normal.items() if key not in _MADE_ANEW and value is not None}
     if _TRAINED in normal and normal.get("block_size") == _LLAMA31_POSITIONS:
         ours["block_size"] = normal[_TRAINED]
     ours = {**implied, **rope, **ours, **found.sizes}
+    width = ours.pop("intermediate_size", found.sizes.get("n_ffn"))
+    if width != found.sizes.get("n_ffn"):
+        what = f"{width!r}, but the tensors have {found.sizes.get('n_ffn')}"
+        problems.append(Problem("config.intermediate_size", what))
     for key in ("n_qkv", "n_ffn", *fixed):
         ours.pop(key, None)
     if "n_ffn" in found.sizes and not {"multiple_of", "ffn_dim_multiplier"} & ours.keys():
@@ -205,32 +225,3 @@ def retyped(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
     name = _DTYPES.get(dtype)
     keys = {"dtype", "torch_dtype"} & config.keys() if "model_type" in config else set()
     return {key: name if key in keys and name else value for key, value in config.items()}
-
-
-_OURS = frozenset({"multiple_of", "ffn_dim_multiplier", "max_gen_batch_size", "version", "use_scaled_rope"})
-
-
-def _rope_from_hf(config: Mapping[str, Any], layout: str) -> tuple[dict[str, Any], list[Problem]]:
-    """Return ``rope_theta`` and ``use_scaled_rope``, or ``rope_scaling`` where it is not LLaMA 3.1's."""
-    found: dict[str, Any] = {}
-    scaling = config.get("rope_parameters") or config.get("rope_scaling")
-    if "model_type" not in config:
-        return found, []
-    if scaling is None:
-        return {"use_scaled_rope": False}, []
-    if not isinstance(scaling, Mapping):
-        return found, [Problem("config.rope_scaling", "no map of hyperparameters")]
-    if "rope_theta" in scaling:
-        found["rope_theta"] = scaling["rope_theta"]
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    found["use_scaled_rope"] = kind == "llama3"
-    differs = [f"{key} {scaling.get(key)!r}" for key, value in LLAMA31.items() if scaling.get(key) != value]
-    if kind not in ("default", "llama3"):
-        return found, [Problem("config.rope_scaling", f"{kind!r}: other programs have 'llama3' alone")]
-    if kind == "llama3" and differs and layout == _GGUF and scaling_of(config)[1]:
-        return {**found, "use_scaled_rope": False, "rope_scaling": dict(scaling)}, []
-    if kind == "llama3" and differs:
-        wanted = ", ".join(f"{key} {value:g}" for key, value in LLAMA31.items())
-        what = f"{', '.join(differs)}: other programs have LLaMA 3.1's scaling alone ({wanted})"
-        return found, [Problem("config.rope_scaling", what)]
-    return found, []

@@ -116,8 +116,8 @@ def _reshape(found: Matching, checkpoint: Checkpoint, layout: str, result: Layou
         result.problems.extend(head_problems(table, found.layout, layout, found.sizes, config))
     if result.problems or found.layout == layout:
         return dataclasses.replace(result, checkpoint=checkpoint, moved=moved)
-    for row in found.table.rows:
-        if row.equals == ROPE_DIVISORS:
+    for row in table.rows:
+        if row.equals == ROPE_DIVISORS and found.layout is not None and row.column(found.layout).stored:
             checkpoint = drop_divisors(checkpoint, row.name, found.sizes, result.derived, result.problems)
     config = normalise_config(checkpoint.metadata.get("config") or {})
     result.problems.extend(scaling_problems(config, layout))

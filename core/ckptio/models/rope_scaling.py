@@ -20,7 +20,7 @@ from ckptio.errors import Problem
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["LLAMA31", "rope_divisors", "scaling_of", "scaling_problems", "scaling_that_makes"]
+__all__ = ["LLAMA31", "rope_divisors", "rope_from_hf", "scaling_of", "scaling_problems", "scaling_that_makes"]
 
 LLAMA31: Mapping[str, float] = {
     "factor": 8.0,
@@ -54,6 +54,33 @@ def scaling_of(config: Mapping[str, Any]) -> tuple[float | None, dict[str, float
     if not is_llama3 or not all(map(_is_positive, scaling.values())):
         return theta, None
     return theta, scaling if scaling["low_freq_factor"] < scaling["high_freq_factor"] else None
+
+
+def rope_from_hf(config: Mapping[str, Any], layout: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Return ``rope_theta`` and ``use_scaled_rope``, or ``rope_scaling`` where it is not LLaMA 3.1's."""
+    found: dict[str, Any] = {}
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if "model_type" not in config:
+        return found, []
+    if scaling is None:
+        return {"use_scaled_rope": False}, []
+    if not isinstance(scaling, Mapping):
+        return found, [Problem("config.rope_scaling", "no map of hyperparameters")]
+    if "rope_theta" in scaling:
+        found["rope_theta"] = scaling["rope_theta"]
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    found["use_scaled_rope"] = kind == "llama3"
+    differs = [f"{key} {scaling.get(key)!r}" for key, value in LLAMA31.items() if scaling.get(key) != value]
+    if kind not in ("default", "llama3"):
+        return found, [Problem("config.rope_scaling", f"{kind!r}: other programs have 'llama3' alone")]
+    if kind == "llama3" and differs and layout == "gguf" and scaling_of(config)[1]:
+        apart = {key: value for key, value in scaling.items() if key != "rope_theta"}
+        return {**found, "use_scaled_rope": False, "rope_scaling": apart}, []
+    if kind == "llama3" and differs:
+        wanted = ", ".join(f"{key} {value:g}" for key, value in LLAMA31.items())
+        what = f"{', '.join(differs)}: other programs have LLaMA 3.1's scaling alone ({wanted})"
+        return found, [Problem("config.rope_scaling", what)]
+    return found, []
 
 
 def scaling_problems(config: Mapping[str, Any], layout: str) -> list[Problem]:

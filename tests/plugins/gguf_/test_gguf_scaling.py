@@ -212,11 +212,20 @@ def test_a_tie_that_the_source_stores_is_accounted_for(tmp_path: Path) -> None:
     assert (fate.actions, fate.target) == (("tied",), "token_embd.weight")
 
 
-def test_bf16_norms_are_refused_where_no_layout_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [None, "gguf"])
+def test_norms_of_a_gguf_file_stay_f32(layout: str | None, tmp_path: Path) -> None:
     ckptio.convert(llama(tmp_path / "hf"), tmp_path / "a.gguf", layout="gguf")
-    with pytest.raises(UnsupportedError, match="--layout gguf makes it so"):
-        ckptio.convert(tmp_path / "a.gguf", tmp_path / "b.gguf", dtype="bf16")
-    ckptio.convert(tmp_path / "a.gguf", tmp_path / "b.gguf", dtype="bf16", layout="gguf")
+    ckptio.convert(tmp_path / "a.gguf", tmp_path / "b.gguf", dtype="bf16", layout=layout)
     types = {each.name: each.tensor_type for each in GGUFReader(tmp_path / "b.gguf").tensors}
     assert types["output_norm.weight"] == GGMLQuantizationType.F32
     assert types["token_embd.weight"] == GGMLQuantizationType.BF16
+
+
+def test_bf16_norms_are_refused_where_no_layout_is_asked_for(tmp_path: Path) -> None:
+    ckptio.convert(llama(tmp_path / "hf"), tmp_path / "a.gguf", layout="gguf")
+    ckptio.convert(tmp_path / "a.gguf", tmp_path / "a.safetensors", dtype="bf16")
+    with pytest.raises(UnsupportedError, match="--layout gguf makes it so") as caught:
+        ckptio.convert(tmp_path / "a.safetensors", tmp_path / "b.gguf")
+    norms = {"blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"}
+    assert {each.where for each in caught.value.problems} == norms
+    ckptio.convert(tmp_path / "a.safetensors", tmp_path / "b.gguf", layout="gguf")
