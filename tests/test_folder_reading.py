@@ -212,3 +212,19 @@ def test_a_checkpoint_of_transformers_trainer_is_a_folder_of_a_model(
         (hub / name).write_bytes(b"torch's")
     assert main(["inspect", str(hub)]) == 0
     assert f"a directory that holds {SAFE}, " in capsys.readouterr().out
+
+
+def test_a_config_that_names_other_weights_is_warned_of_and_not_written_again(
+    hub: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = json.loads((hub / "config.json").read_bytes())
+    (hub / SAFE).rename(hub / "mine.safetensors")
+    (hub / "config.json").write_text(json.dumps({**config, "transformers_weights": "mine.safetensors"}))
+    assert load_model(hub, caplog).model.norm.weight[0] == NORM[SAFE]
+    with pytest.warns(
+        UserWarning, match=f"'mine.safetensors' has the weights by .*, but {SAFE_INDEX} is read"
+    ):
+        assert norm(hub) == NORM[SAFE_INDEX]
+    with pytest.warns(UserWarning, match="name the file that is meant"):
+        to_folder(hub, tmp_path / "out")
+    assert load_model(tmp_path / "out", caplog).model.norm.weight[0] == NORM[SAFE_INDEX]

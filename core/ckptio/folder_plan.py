@@ -17,6 +17,7 @@ from ckptio.errors import OptionError, Problem
 from ckptio.folders import (
     CONFIG,
     GENERATION,
+    NAMED_WEIGHTS,
     FolderOutput,
     folder_config,
     generation_files,
@@ -83,6 +84,7 @@ def plan_folder(
     }
     if config is not None:
         config = retyped(config, cast_to) if cast_to is not None else config
+        config = {key: value for key, value in config.items() if key != NAMED_WEIGHTS}
     elif recognised is None:
         if tokenizer is not None:
             raise OptionError("--tokenizer: a folder without config.json has no tokenizer; pass --layout hf")

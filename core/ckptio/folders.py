@@ -25,6 +25,7 @@ from ckptio.weights import WEIGHTS
 __all__ = [
     "CONFIG",
     "GENERATION",
+    "NAMED_WEIGHTS",
     "FolderOutput",
     "folder_config",
     "generation_files",
@@ -35,13 +36,17 @@ __all__ = [
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
+NAMED_WEIGHTS = "transformers_weights"
+"""The key by which a config names a file of weights that is not one of `WEIGHTS`."""
 _MODEL_TYPE = "model_type"
 _LARGEST_CONFIG = 16 << 20
 _PIECE = 1 << 20
 
 
-def with_config(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+def with_config(checkpoint: Checkpoint, path: Path, weights: Path) -> Checkpoint:
     """Add ``config.json`` to a checkpoint that was opened at ``path``: a directory, or a file in one.
+
+    ``weights`` is the file that was opened; a config that names another is given, with a warning.
 
     To a file, it is added when the file is one of `WEIGHTS` without a config of its own, and the config has
     a ``model_type``. One that is no JSON object says nothing of the tensors: it is left out, with a warning.
@@ -56,6 +61,12 @@ def with_config(checkpoint: Checkpoint, path: Path) -> Checkpoint:
         return checkpoint
     if config is None or not (in_folder or _MODEL_TYPE in config):
         return checkpoint
+    named = config.get(NAMED_WEIGHTS)
+    if named not in (None, weights.name):
+        what = (
+            f"{named!r} has the weights by {CONFIG}, but {weights.name} is read; name the file that is meant"
+        )
+        warnings.warn(f"{weights.parent}: {what}", stacklevel=2)
     return Annotated(checkpoint, metadata={**checkpoint.metadata, "config": config})
 
 

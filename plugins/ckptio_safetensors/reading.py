@@ -18,13 +18,11 @@ __all__ = ["is_index", "open_checkpoint"]
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open the checkpoint at ``path``; the ``config.json`` of a model's folder is its config."""
-    if path.is_dir():
-        found = locate(path, SUFFIX)
-        if found is None:
-            what = f"No {SUFFIX}{INDEX_SUFFIX} and no whole {SUFFIX} file in the directory"
-            raise FileNotFoundError(errno.ENOENT, what, str(path))
-        return with_config(_open_at(found), path)
-    return with_config(_open_at(path), path)
+    found = locate(path, SUFFIX) if path.is_dir() else path
+    if found is None:
+        what = f"No {SUFFIX}{INDEX_SUFFIX} and no whole {SUFFIX} file in the directory"
+        raise FileNotFoundError(errno.ENOENT, what, str(path))
+    return with_config(_open_at(found), path, found)
 
 
 def _open_at(path: Path) -> Checkpoint:

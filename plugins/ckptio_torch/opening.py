@@ -25,7 +25,7 @@ def open_checkpoint(path: Path, *, skip_unknown: bool) -> Checkpoint:
     if found is None:
         raise UnsupportedError(f"{path}: a directory without {WHOLE} or an index *{INDEX}; name a file in it")
     index = found.name.endswith(".json")
-    return with_config(open_shards(_named_index(found), open_one) if index else open_one(found), path)
+    return with_config(open_shards(_named_index(found), open_one) if index else open_one(found), path, found)
 
 
 def _named_index(path: Path) -> ShardIndex:
