@@ -36,6 +36,13 @@ def equal_bits(array: npt.NDArray[Any], truth: npt.NDArray[Any]) -> bool:
     return wide.shape == truth.shape and wide.tobytes() == truth.tobytes()
 
 
+def config_beside(path: Path) -> dict[str, Any]:
+    """Return the metadata that a file has from its folder, under the names of transformers."""
+    config = path.with_name("config.json")
+    usual = path.name in ("model.safetensors", "model.safetensors.index.json")
+    return {"config": json.loads(config.read_text())} if usual and config.exists() else {}
+
+
 @pytest.mark.parametrize("path", FILES, ids=file_id)
 def test_every_file_is_as_the_library_reads_it(path: Path) -> None:
     expected = judge(path)
@@ -48,7 +55,7 @@ def test_every_file_is_as_the_library_reads_it(path: Path) -> None:
             assert b"".join(checkpoint.chunks(name, 999)) == data
     with safetensors.safe_open(path, "np") as library:
         metadata = {k: v for k, v in (library.metadata() or {}).items() if k != "format"}
-    assert checkpoint.metadata == metadata
+    assert checkpoint.metadata == {**metadata, **config_beside(path)}
 
 
 def test_the_mixed_file_equals_its_truth() -> None:
@@ -78,9 +85,7 @@ def test_every_folder_equals_its_truth(folder: Path, by_index: bool) -> None:
             assert checkpoint.specs[name].dtype is DType.parse(about["leaves"][name]["dtype"])
             assert equal_bits(checkpoint.read(name), truth[name]), name
         assert not checkpoint.leaves
-        beside = folder / "config.json"
-        config = json.loads(beside.read_text()) if beside.exists() and not by_index else None
-        assert checkpoint.metadata == ({} if config is None else {"config": config})
+        assert checkpoint.metadata == config_beside(path)
 
 
 def test_the_tie_that_huggingface_hub_records() -> None:
