@@ -277,3 +277,29 @@ def test_a_directory_without_a_flag_is_one_of_safetensors(tmp_path: Path) -> Non
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors"}
     with pytest.raises(ckptio.FormatError, match="that of no installed format"):
         ckptio.convert(golden("llmc_gpt2/gpt2_L2H2C32V97T16_fp32.bin"), tmp_path / "file", layout="hf")
+
+
+def test_a_checkpoint_of_a_training_script_is_told_how_to_pass(tmp_path: Path) -> None:
+    import torch
+
+    model = {f"_orig_mod.{name}": tensor for name, tensor in gpt2_state().items()}
+    torch.save({"model": model, "iter_num": 100, "best": torch.tensor(1.5)}, tmp_path / "ckpt.pt")
+    with pytest.raises(UnsupportedError) as caught:
+        ckptio.convert(tmp_path / "ckpt.pt", f"{tmp_path}/out/", layout="hf")
+    prefix = "model/_orig_mod."
+    assert caught.value.problems[-1].what.endswith(f"pass --select '{prefix}*' --strip_prefix {prefix}")
+    how: dict[str, Any] = {"select": [f"{prefix}*"], "strip_prefix": prefix, "config": {"n_head": 2}}
+    report = ckptio.convert(tmp_path / "ckpt.pt", f"{tmp_path}/out/", layout="hf", **how)
+    actions = {each.name: each.actions for each in report.fates}
+    assert actions[f"{prefix}transformer.h.0.attn.bias"] == ("derived",)
+    assert actions["iter_num"] == actions["best"] == ("dropped",)
+    wte = ckptio.load(tmp_path / "out")["transformer.wte.weight"]
+    assert (wte == gpt2_state()["transformer.wte.weight"].numpy()).all()
+
+
+def gpt2_state() -> dict[str, Any]:
+    """Return the state dict of a GPT-2 as PyTorch has it, masks and tied head included."""
+    import torch
+
+    source = golden("infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt")
+    return {name: torch.from_numpy(array) for name, array in ckptio.load(source).items()}

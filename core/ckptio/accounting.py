@@ -50,11 +50,11 @@ def account(
 
 def _tensor(job: Job, name: str, written: Written) -> Fate:
     layout = job.layout
-    if layout is not None and name in layout.derived:
-        return Fate("tensor", name, ("derived",), None, layout.derived[name])
     moved = job.moved.get(name)
     if layout is not None:
-        for target in moved.targets if moved is not None else (name,):
+        for target in (name, *(moved.targets if moved is not None else ())):
+            if target in layout.derived:
+                return Fate("tensor", name, ("derived",), None, layout.derived[target])
             if target in layout.implied:
                 stored = layout.implied[target]
                 return Fate(

@@ -223,8 +223,9 @@ def test_what_is_no_known_architecture_is_one_problem_with_the_nearest() -> None
     assert "not a known architecture; the nearest, LLaMA-3" in problem.what
     assert "w19 and 30 more" in problem.what
     prefixed = {f"module.{name}": value for name, value in gpt2().items()}
-    (problem,) = apply_layout(MemoryCheckpoint(prefixed), "infinitrain").problems
+    problem, remedy = apply_layout(MemoryCheckpoint(prefixed), "infinitrain").problems
     assert "module.transformer.wte.weight" in problem.what
+    assert remedy.what.endswith("pass --select 'module.*' --strip_prefix module.")
 
 
 def test_llama_has_the_same_names_in_both_layouts() -> None:

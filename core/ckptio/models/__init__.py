@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ckptio.models.hf_config import config_from_hf, config_to_hf, configured, retyped
     from ckptio.models.layouts import LayoutResult, apply_layout
     from ckptio.models.llama3 import ffn_range
-    from ckptio.models.matching import Recognised, architecture, known_layouts, recognise
+    from ckptio.models.matching import Recognised
+    from ckptio.models.recognition import architecture, known_layouts, recognise
     from ckptio.models.tables import Architecture, Dim, Row, dim_value
 
 __all__ = [
@@ -40,4 +41,6 @@ __all__ = [
     "retyped",
 ]
 
-__getattr__ = getter(__name__, __all__, ("config", "tables", "llama3", "matching", "layouts", "hf_config"))
+_HOMES = ("config", "tables", "llama3", "matching", "recognition", "layouts", "hf_config")
+
+__getattr__ = getter(__name__, __all__, _HOMES)

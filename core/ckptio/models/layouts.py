@@ -13,7 +13,8 @@ from ckptio.dtypes import DType
 from ckptio.errors import OptionError, Problem
 from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.divisors import add_divisors, drop_divisors
-from ckptio.models.matching import Matching, Recognised, known_layouts, lay_over, match
+from ckptio.models.matching import Matching, Recognised, lay_over
+from ckptio.models.recognition import embeddings, known_layouts, match
 from ckptio.models.reshaping import (
     Moved,
     Widened,
@@ -75,6 +76,7 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
     found = match(checkpoint, source_layout)
     result = LayoutResult(checkpoint, problems=found.problems(), recognised=found.recognised(), layout=layout)
     if not found.known:
+        result.problems.extend(_prefix_problems(checkpoint))
         return result
     if layout not in found.architecture.layouts:
         own = ", ".join(found.architecture.layouts)
@@ -86,6 +88,17 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
         return _arrange(found, checkpoint, layout, result)
     result = _reshape(found, checkpoint, layout, result)
     return result if result.problems else _finish(result, found.architecture, found.sizes)
+
+
+def _prefix_problems(checkpoint: Checkpoint) -> list[Problem]:
+    """Return what stands before the name of a known model's embedding, as that of a wrapper or of a key."""
+    for embedding in embeddings():
+        for name in checkpoint:
+            prefix = name.removesuffix(embedding)
+            if prefix not in ("", name):
+                what = f"the names begin with {prefix!r}; pass --select '{prefix}*' --strip_prefix {prefix}"
+                return [Problem("", what)]
+    return []
 
 
 def _arrange(found: Matching, checkpoint: Checkpoint, layout: str, result: LayoutResult) -> LayoutResult:

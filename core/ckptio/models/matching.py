@@ -1,24 +1,19 @@
-"""Which architecture a checkpoint is of, told by the names and shapes of its tensors alone."""
+"""A checkpoint laid over the table of an architecture: what fits, what is missing, what does not belong."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ckptio.adapters import rename
 from ckptio.checkpoint import Checkpoint
-from ckptio.errors import OptionError, Problem
-from ckptio.models.gpt2 import GPT2
-from ckptio.models.llama3 import LLAMA3
-from ckptio.models.qwen2 import QWEN2
+from ckptio.errors import Problem
 from ckptio.models.reshaping import Moved
 from ckptio.models.tables import Architecture, Row, split_dim
 
-__all__ = ["Matching", "Recognised", "architecture", "known_layouts", "lay_over", "match", "recognise"]
+__all__ = ["Matching", "Recognised", "canonical_layouts", "lay_over"]
 
-_ARCHITECTURES = (GPT2, LLAMA3, QWEN2)
 _LISTED = 20
 
 
@@ -106,7 +101,7 @@ class Matching:
             return None
         optional = self._names_of(row for row in rows if row.shares or (self.layout and row.equals))
         layouts = []
-        for layout in (self.layout,) if self.layout else _canonical_layouts(self.architecture):
+        for layout in (self.layout,) if self.layout else canonical_layouts(self.architecture):
             stored = self._names_of(row for row in rows if row.column(layout).stored)
             required = stored - optional if self.layout else stored
             if required <= self.rows.keys() <= stored | optional:
@@ -126,50 +121,6 @@ class Matching:
             )
             if found != shape:
                 yield Problem(name, f"shape {found} found, {shape} expected by the other tensors")
-
-
-def architecture(name: str) -> Architecture:
-    """Return the table of one architecture; `OptionError` that lists the known ones."""
-    for each in _ARCHITECTURES:
-        if each.name == name:
-            return each
-    known = ", ".join(each.name for each in _ARCHITECTURES)
-    raise OptionError(f"unknown architecture {name!r}; known: {known}")
-
-
-def known_layouts() -> tuple[str, ...]:
-    """Return the names of all layouts."""
-    return tuple(dict.fromkeys(layout for each in _ARCHITECTURES for layout in each.layouts))
-
-
-def match(checkpoint: Checkpoint, layout: str | None = None) -> Matching:
-    """Lay a checkpoint over the table that its names fit best, then its shapes.
-
-    Only the tables of ``layout`` count where it is given. When several fit to the last shape, as they do
-    for a model without elements, they are ``rivals``.
-    """
-    found = [
-        lay_over(each, checkpoint, own)
-        for each in _ARCHITECTURES
-        for own in _table_layouts(each)
-        if layout is None or layout in (_canonical_layouts(each) if own is None else (own,))
-    ]
-    nearest = min(found, key=lambda matching: matching.distance)
-    if sum(nearest.distance) > -len(nearest.rows):
-        return nearest
-    fitting = [each for each in found if each.distance == nearest.distance]
-    rivals = tuple(f"{each.architecture.name} as {each.layout or 'llmc'}" for each in fitting)
-    return dataclasses.replace(nearest, rivals=rivals if len(rivals) > 1 else ())
-
-
-def recognise(checkpoint: Checkpoint) -> Recognised | None:
-    """Return what model a checkpoint is, or None when its names and shapes are of no known one.
-
-    Only the header is looked at: ``layouts`` are those whose programs use exactly these names. A
-    checkpoint with the names of none of them (a mask in some layers only) has no layouts.
-    """
-    found = match(checkpoint)
-    return None if found.problems() else found.recognised()
 
 
 def lay_over(architecture: Architecture, checkpoint: Checkpoint, layout: str | None = None) -> Matching:
@@ -205,12 +156,8 @@ def lay_over(architecture: Architecture, checkpoint: Checkpoint, layout: str | N
     return Matching(checkpoint, architecture, layout, rows, sizes, missing, tuple(unexpected))
 
 
-def _table_layouts(architecture: Architecture) -> tuple[str | None, ...]:
-    canonical: tuple[str | None, ...] = (None,) if _canonical_layouts(architecture) else ()
-    return (*canonical, *architecture.prefixes)
-
-
-def _canonical_layouts(architecture: Architecture) -> tuple[str, ...]:
+def canonical_layouts(architecture: Architecture) -> tuple[str, ...]:
+    """Return the layouts that have the canonical names."""
     return tuple(layout for layout in architecture.layouts if layout not in architecture.prefixes)
 
 
