@@ -76,7 +76,8 @@ class Checkpoint(abc.ABC):
     def chunks(self, name: str, max_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
         """Yield the elements of a stored tensor as bytes: little-endian, C order, whole elements.
 
-        No chunk is larger than ``max_bytes`` (but one element always fits).
+        No chunk is larger than ``max_bytes`` (but one element always fits). An adapter that leaves the
+        elements alone hands on the very iterator of its base: a writer may know it, and carry what is behind.
         """
 
     def spans(self, name: str) -> Sequence[Span] | None:
