@@ -21,6 +21,7 @@ from ckptio.reading import open_as
 from ckptio.registry import registry
 from ckptio.report import ConversionReport
 from ckptio.tokenizer import TOKENIZER_OPTION, asked_tokenizer, option_with_tokenizer
+from ckptio.trainer_file import config_beside
 from ckptio.writing import Progress, check_place
 
 __all__ = ["convert", "save_checkpoint"]
@@ -76,7 +77,7 @@ def convert(
         job.configure(config)
         job.choose(select, drop)
         job.strip(strip_prefix)
-        job.arrange(layout, source_layout)
+        job.arrange(layout, source_layout, config_beside(source))
         job.cast(dtype)
         make_output = job.furnish(source, target, folder)
         written = job.write(target, str(source), overwrite, progress, make_output)

@@ -10,7 +10,7 @@ from typing import Any
 from ckptio.adapters import Annotated, rename, select
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
-from ckptio.errors import OptionError, Problem
+from ckptio.errors import OptionError, Problem, UnsupportedError
 from ckptio.folder_plan import plan_folder
 from ckptio.format import SHARD_SIZE, Format, parse_options
 from ckptio.models import (
@@ -27,6 +27,7 @@ from ckptio.models.reshaping import Moved, chain, f32_names
 from ckptio.output import Output
 from ckptio.reading import plugin_at_work
 from ckptio.tokenizer import NO_TOKENIZER, lacks_tokenizer
+from ckptio.trainer_file import believe
 from ckptio.transforms import Cast
 from ckptio.writing import Progress, Written, refuse, write_checkpoint
 
@@ -54,6 +55,7 @@ class Job:
         self.layout: LayoutResult | None = None
         self.moved: dict[str, Moved] = {}
         self.notes: tuple[str, ...] = ()
+        self.hint: str | None = None
         self.casting: Cast | None = None
         self.problems: list[Problem] = list(source.omissions())
         self.accepted: tuple[Problem, ...] = ()
@@ -95,8 +97,13 @@ class Job:
             self.current = rename(self.current, names)
             self.moved = chain(self.moved, {old: Moved((new,), ("renamed",)) for old, new in names.items()})
 
-    def arrange(self, layout: str | None, source_layout: str | None = None) -> None:
-        """Bring the tensors into the layout that is asked for, or that the format is bound to."""
+    def arrange(
+        self, layout: str | None, source_layout: str | None = None, beside: Mapping[str, Any] | None = None
+    ) -> None:
+        """Bring the tensors into the layout that is asked for, or that the format is bound to.
+
+        ``beside`` are hyperparameters that lie beside the model: believed where the shapes agree.
+        """
         bound = self.format.capabilities.layout
         if layout is not None and bound is not None and layout != bound:
             raise OptionError(
@@ -107,6 +114,8 @@ class Job:
             if source_layout is not None:
                 raise OptionError("--source_layout says what --layout is to change; pass that too")
             return
+        self.current, told, self.hint = believe(self.current, beside or {})
+        self.notes += told
         self.layout = apply_layout(self.current, wanted, source_layout)
         self.problems += self.layout.problems
         self.current = self.layout.checkpoint
@@ -160,7 +169,7 @@ class Job:
         other = _other_layout(self.current, runs) if wanted is None else ()
         if self.options.get(SHARD_SIZE) is None:
             if lacks_tokenizer(self.options, wanted, self.current.metadata):
-                self.notes = (NO_TOKENIZER,)
+                self.notes += (NO_TOKENIZER,)
             self.notes += other
             return Output
         recognised = self.layout.recognised if self.layout is not None and wanted == _HF else None
@@ -175,7 +184,7 @@ class Job:
             tokenizer=tokenizer,
         )
         self.problems += plan.problems
-        self.notes = plan.notes + other
+        self.notes += plan.notes + other
         self.current = plan.checkpoint
         return plan.make_output
 
@@ -192,7 +201,12 @@ class Job:
             self.problems += self.format.check(self.current, self.options)
         # The layout and the format may say the same of a tensor, in the same words.
         problems = tuple(dict.fromkeys(self.problems))
-        self.accepted = refuse(problems, self.allow, source=source, target=self.format)
+        try:
+            self.accepted = refuse(problems, self.allow, source=source, target=self.format)
+        except UnsupportedError as error:
+            if self.hint is not None:
+                error.add_note(self.hint)
+            raise
         written = write_checkpoint(
             self.current,
             target,

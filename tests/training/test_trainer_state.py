@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ckptio import CorruptCheckpointError, OptionError
+from ckptio.trainer_file import read_document
 from ckptio.training import TrainerState
-from ckptio.training.state import read_document
 from ckptio.training.trees import pack, unpack
 from golden import all_golden, golden_id
 

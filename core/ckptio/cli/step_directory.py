@@ -29,8 +29,8 @@ def is_step(path: Path) -> bool:
     if not path.is_dir():
         return False
     from ckptio.errors import OptionError
+    from ckptio.trainer_file import STATE_FILE
     from ckptio.training.manifest import MANIFEST
-    from ckptio.training.state import STATE_FILE
     from ckptio.training.steps import FINAL, open_step, step_directories, step_of_name
 
     if step_of_name(path.name) is not None or path.name == FINAL or (path / MANIFEST).is_file():
@@ -180,7 +180,7 @@ def _condition(about: dict[str, Any]) -> str:
 
 def _state(step: Step) -> dict[str, Any]:
     """Return the trainer state as JSON, with what belongs to the states of optimizer and others."""
-    from ckptio.training.state import STATE_FILE, read_document
+    from ckptio.trainer_file import STATE_FILE, read_document
 
     if step.state is None:
         return {}

@@ -10,11 +10,11 @@ from typing import Any
 from ckptio.checkpoint import Checkpoint
 from ckptio.errors import CorruptCheckpointError, Problem, UnsupportedError
 from ckptio.reading import open as open_checkpoint
+from ckptio.trainer_file import STATE_FILE, read_document
 from ckptio.training.holders import put_state, read_tensor, state_of
 from ckptio.training.models import completed, flat_state, load_model, model_differences
 from ckptio.training.notes import Notes
 from ckptio.training.optimizers import optimizer_differences, put_optimizer, tensor_names
-from ckptio.training.state import STATE_FILE, read_document
 from ckptio.training.steps import Step
 from ckptio.training.trees import unpack, unpack_plain
 

@@ -1,35 +1,26 @@
 """`TrainerState`: where a training run stands, and ``trainer_state.json``, in which it says so.
 
 The file is valid JSON. What JSON does not have is written as `ckptio.leaves` does: an infinite or
-undefined number is ``{"$float": "inf"}``. Two older kinds of the file are read too, which are no JSON:
-InfiniTrain's (commit b24d92f; no comma after ``vocab_size``) and its first stage's (a bare ``inf``).
+undefined number is ``{"$float": "inf"}``. `ckptio.trainer_file` reads it, and older kinds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ckptio.errors import CorruptCheckpointError, OptionError
-from ckptio.files import read_whole
-from ckptio.jsontext import parse_object
 from ckptio.training.trees import pack_plain, unpack_plain
 
-__all__ = ["STATE_FILE", "TrainerState", "read_document"]
-
-STATE_FILE = "trainer_state.json"
+__all__ = ["TrainerState"]
 
 _BATCHES = ("consumed_batches", "consumed_micro_batches", "data_batch_idx")
 """Historical names of the data position, counted in batches of a size that the file does not say."""
 _SAMPLES = ("consumed_samples", "consumed_train_samples")
-_NO_COMMA = re.compile(rb'([^\s,{\[:])([ \t]*\r?\n[ \t]*"[^"\n]*"[ \t]*:)')
-_BARE = re.compile(rb"(:[ \t]*)(-?)(inf|nan)(?:inity)?(?=[ \t]*[,\r\n}])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,31 +121,6 @@ class TrainerState:
         if "global_step" not in values:
             raise CorruptCheckpointError("global_step is missing", path=path)
         return cls(**values, unknown=unknown)
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Return the object in a ``trainer_state.json``, InfiniTrain's too.
-
-    Raises OSError, `UnsupportedError` for a pipe, and `CorruptCheckpointError` with the offset for what is
-    no such file.
-    """
-    data = read_whole(path, "trainer state")
-    try:
-        return parse_object(data, "the trainer state", path=path)
-    except CorruptCheckpointError:
-        mended = _BARE.sub(_tagged, _NO_COMMA.sub(rb"\1,\2", data))
-        if mended == data:
-            raise
-        try:
-            return parse_object(mended, "the trainer state", path=path)
-        except CorruptCheckpointError:
-            pass
-        raise
-
-
-def _tagged(found: re.Match[bytes]) -> bytes:
-    sign = found[2] if found[3].lower() == b"inf" else b""
-    return found[1] + json.dumps({"$float": (sign + found[3].lower()).decode()}).encode()
 
 
 def _number(value: Any) -> float | None:

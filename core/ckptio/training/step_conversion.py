@@ -18,11 +18,11 @@ from ckptio.output import check_target, fsync_directory, write_file
 from ckptio.publishing import publish_new
 from ckptio.registry import registry
 from ckptio.report import ConversionReport
+from ckptio.trainer_file import STATE_FILE, read_document
 from ckptio.training.gathering import BESIDE_MODELS
 from ckptio.training.leftovers import hidden_name, locked_directory
 from ckptio.training.manifest import MANIFEST, Manifest
 from ckptio.training.notes import Notes
-from ckptio.training.state import STATE_FILE, read_document
 from ckptio.training.steps import Step, find_step, is_run, step_of_name
 from ckptio.training.writing import all_files, part_path
 from ckptio.writing import Progress

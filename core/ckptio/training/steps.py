@@ -12,10 +12,11 @@ from pathlib import Path
 
 from ckptio.errors import CkptError, CorruptCheckpointError, IncompleteCheckpointError
 from ckptio.reading import open as open_checkpoint
+from ckptio.trainer_file import STATE_FILE, read_document
 from ckptio.training.leftovers import leftovers
 from ckptio.training.manifest import MANIFEST, Manifest, damage, read_manifest
 from ckptio.training.notes import Notes, speaker
-from ckptio.training.state import STATE_FILE, TrainerState, read_document
+from ckptio.training.state import TrainerState
 
 __all__ = [
     "FINAL",

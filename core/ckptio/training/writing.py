@@ -18,10 +18,10 @@ from ckptio.errors import OptionError, PluginError
 from ckptio.format import Format
 from ckptio.output import check_target, write_file
 from ckptio.publishing import exchange, fsync_directory, publish_new
+from ckptio.trainer_file import STATE_FILE
 from ckptio.training.checksums import ChecksummedOutput, file_crc32
 from ckptio.training.leftovers import hidden_name, locked_directory
 from ckptio.training.manifest import MANIFEST, Manifest
-from ckptio.training.state import STATE_FILE
 
 __all__ = ["Part", "all_files", "check_directory", "part_path", "write_step"]
 
