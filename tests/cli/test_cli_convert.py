@@ -189,8 +189,14 @@ def test_there_is_no_bar_where_there_is_no_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "layout", "wanted"),
-    [("a.gguf", None, "gguf"), ("a.gguf", "gguf", None), ("a/", None, "hf"), ("a/", "hf", None)]
-    + [("a.safetensors", None, None), ("a.ckpt", None, None)],
+    [
+        ("a.gguf", None, "gguf"),
+        ("a.gguf", "gguf", None),
+        ("a/", None, "hf"),
+        ("a/", "hf", None),
+        ("a.safetensors", None, None),
+        ("a.ckpt", None, None),
+    ],
 )
 def test_who_runs_the_target_and_wants_another_layout_is_named(
     ckpt: Callable[..., Any], tmp_path: Path, target: str, layout: str | None, wanted: str | None
