@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["ConversionReport", "Fate"]
+
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,10 @@ class ConversionReport:
         return sum(fate.kind == "tensor" and action in fate.actions for fate in self.fates)
 
     def summary(self) -> str:
-        """Return the account in a few lines: counts first, then everything that is not a plain copy."""
+        """Return the account in a few lines: counts first, then everything that is not a plain copy.
+
+        What became of a tensor of several layers in the same way is one line, ``*`` for the layer's number.
+        """
         rate = self.tensor_bytes / self.seconds / 1e6 if self.seconds > 0 else 0.0
         lines = [
             f"{self.source} ({self.source_format}) -> {self.target} ({self.target_format}): "
@@ -70,8 +77,8 @@ class ConversionReport:
                 what = ", ".join(f"{count} {action}" for action, count in counts.items())
                 total = sum(fate.kind == kind for fate in self.fates)
                 lines.append(f"  {_plural(kind, total)}: {what}")
-        lines += [f"    {fate}" for fate in self.fates if set(fate.actions) - {"copied", "kept", "cast"}]
-        lines += [f"    {name}: added ({reason})" for name, reason in self.added.items()]
+        lines += _folded(str(fate) for fate in self.fates if set(fate.actions) - {"copied", "kept", "cast"})
+        lines += _folded(f"{name}: added ({reason})" for name, reason in self.added.items())
         lines += [f"  accepted loss: {loss}" for loss in self.losses]
         lines += [f"  {note}" for note in self.notes]
         if self.sidecar is not None:
@@ -81,6 +88,15 @@ class ConversionReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole account as JSON values."""
         return dataclasses.asdict(self)
+
+
+def _folded(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines again, one for all those that differ in the numbers of layers alone."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(_LAYER.sub("*", line), []).append(line)
+    for pattern, group in alike.items():
+        yield f"    {group[0]}" if len(group) == 1 else f"    {pattern}; {len(group)} alike"
 
 
 def _plural(kind: str, count: int) -> str:
