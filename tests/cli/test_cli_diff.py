@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from golden import golden
+from golden import DATA, golden
 
 GPT2 = golden("llmc_gpt2/gpt2_L2H2C32V97T16_fp32.bin")
 BF16 = golden("llmc_gpt2/gpt2_L2H2C32V97T16_bf16.bin")
@@ -111,3 +111,35 @@ def test_what_is_no_checkpoint_is_trouble(ckpt: Callable[..., Any], tmp_path: Pa
 def test_the_format_can_be_given(ckpt: Callable[..., Any]) -> None:
     assert ckpt("diff", GPT2, GPT2, "--checkpoint-format", "llmc").status == 0
     assert ckpt("diff", GPT2, GPT2, "--checkpoint_format", "statedict").status == 2
+
+
+@pytest.mark.parametrize("layout", ["llmc", "infinitrain", "hf", "gguf"])
+def test_one_model_in_two_layouts_is_equal_in_a_third(ckpt: Callable[..., Any], layout: str) -> None:
+    # The other one was made by llama.cpp's converter, of the same folder.
+    paths = DATA / "llama_cpp" / "llama", DATA / "llama_cpp" / "llama.bf16.gguf"
+    assert ckpt("diff", *paths).status == 1
+    ended = ckpt("diff", *paths, "--layout", layout, "--rtol", "0")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.splitlines()[-1].startswith("equal: ")
+
+
+def test_a_value_that_differs_is_told_by_its_name_in_the_layout(ckpt: Callable[..., Any]) -> None:
+    paths = DATA / "llama_cpp" / "gpt2", DATA / "llama_cpp" / "gpt2.f16.gguf"
+    ended = ckpt("diff", *paths, "--layout", "llmc", "--rtol", "1e-5")
+    assert ended.status == 1
+    named = {line.split(":")[0] for line in ended.out.splitlines() if line.startswith("~ ")}
+    # What llama.cpp's converter rounded to f16.
+    weights = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    rounded = {f"~ transformer.h.0.{name}.weight" for name in weights}
+    assert named == rounded | {"~ transformer.wte.weight", "~ lm_head.weight"}
+
+
+def test_a_file_that_has_no_such_layout_is_named(ckpt: Callable[..., Any]) -> None:
+    folder = DATA / "golden" / "infinitrain" / "runs" / "llama3_adam" / "ckpt" / "checkpoint_step_000002"
+    model = folder / "model.ckpt"
+    ended = ckpt("diff", model, model, "--layout", "hf")
+    assert ended.status == 2
+    assert f"error: {model}: cannot be brought into the layout 'hf'" in ended.err
+    assert "--config n_head=" in ended.err
+    assert ckpt("diff", model, model, "--layout", "hf", "--config", "n_head=4").status == 0
+    assert ckpt("diff", folder, folder, "--layout", "hf").status == 2

@@ -381,11 +381,11 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_what_became_of_several_layers_is_one_line(tmp_path: Path) -> None:
     source = golden("infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt")
-    report = convert(source, tmp_path / "a.safetensors", layout="hf")
+    report = ckptio.convert(source, tmp_path / "a.safetensors", layout="hf")
     lines = report.summary().splitlines()
     assert "    transformer.h.*.attn.c_attn.weight: copied, transposed; 2 alike" in lines
     assert not any("transformer.h.0" in line for line in lines)
     # All of them are in the account.
     assert {fate.name for fate in report.fates} >= {f"transformer.h.{i}.attn.c_attn.weight" for i in (0, 1)}
-    alone = convert(source, tmp_path / "b.safetensors", drop=["transformer.h.1.attn.bias"])
+    alone = ckptio.convert(source, tmp_path / "b.safetensors", drop=["transformer.h.1.attn.bias"])
     assert "    transformer.h.1.attn.bias: dropped (on request)" in alone.summary().splitlines()

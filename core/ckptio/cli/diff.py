@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ckptio.cli.options import FORMAT_FLAGS, Json, format_names
+from ckptio.cli.options import FORMAT_FLAGS, Json, format_names, parse_pairs
 from ckptio.cli.progress import ProgressBar
 from ckptio.cli.text import escape, print_json, shortened
 
 if TYPE_CHECKING:
-    from ckptio.checkpoint import TensorSpec
+    from ckptio.checkpoint import Checkpoint, TensorSpec
     from ckptio.comparison import Comparison, TensorDifference, ValueDifference
     from ckptio.distance import Distance
 
@@ -42,6 +42,22 @@ def diff(
         float | None,
         typer.Option(help="Tolerance relative to the larger magnitude, from 0 up.", show_default=False),
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Bring both into the layout of this program first, and compare tensors and ties alone.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A hyperparameter that one of them does not know, for --layout (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Compare two checkpoints by their values.
@@ -54,7 +70,7 @@ def diff(
 
     Ties, leaves and metadata count too. Metadata under the name of an installed format (llmc,
     msgpack, ...) is what a reader noted about its own container: it is shown but does not count, so
-    that one model in two formats is equal.
+    that one model in two formats is equal. One model in two layouts is with --layout.
 
     Two step directories of training runs are compared file by file, and their trainer states too.
     """
@@ -63,13 +79,22 @@ def diff(
         from ckptio.cli.step_directory import diff_steps, is_step
 
         if all(map(is_step, paths)):
+            if layout is not None:
+                raise typer.BadParameter("it does not go with step directories", param_hint="--layout")
             return diff_steps(paths, atol=atol, rtol=rtol, as_json=as_json)
-    found, formats = compare_files(paths, (checkpoint_format, checkpoint_format), atol=atol, rtol=rtol)
+    prepare = _as_it_is if layout is None else _preparation(layout, parse_pairs(config, "--config"))
+    found, formats = compare_files(
+        paths, (checkpoint_format, checkpoint_format), atol=atol, rtol=rtol, prepare=prepare
+    )
     if as_json:
         print_json(as_dict(found))
     else:
         print_comparison(found, (one, other), formats)
     return int(not found.equal)
+
+
+def _as_it_is(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    return checkpoint
 
 
 def compare_files(
@@ -78,8 +103,9 @@ def compare_files(
     *,
     atol: float | None,
     rtol: float | None,
+    prepare: Callable[[Checkpoint, Path], Checkpoint] = _as_it_is,
 ) -> tuple[Comparison, tuple[str, str]]:
-    """Compare two checkpoint files; return what was found, and the formats of the two."""
+    """Compare two checkpoint files, each ``prepare``d; return what was found, and the formats of the two."""
     from ckptio.comparison import compare
     from ckptio.detect import choose_reader
     from ckptio.reading import open_as
@@ -95,8 +121,8 @@ def compare_files(
         ProgressBar() as progress,
     ):
         found = compare(
-            first,
-            second,
+            prepare(first, paths[0]),
+            prepare(second, paths[1]),
             atol=atol,
             rtol=rtol,
             container_keys={info.name for info in formats.infos()},
@@ -105,6 +131,13 @@ def compare_files(
         first.check_unchanged()
         second.check_unchanged()
     return found, (first_choice.format.name, second_choice.format.name)
+
+
+def _preparation(layout: str, config: Mapping[str, str]) -> Callable[[Checkpoint, Path], Checkpoint]:
+    from ckptio.models import in_layout, parse_config_value
+
+    given = {key: parse_config_value(key, value) for key, value in config.items()}
+    return lambda checkpoint, path: in_layout(checkpoint, layout, given, source=str(path))
 
 
 def print_comparison(found: Comparison, paths: tuple[str, str], formats: tuple[str, str]) -> None:

@@ -14,7 +14,7 @@ from ckptio.lazily import getter
 if TYPE_CHECKING:
     from ckptio.models.config import config_problems, normalise_config, parse_config_value
     from ckptio.models.hf_config import config_from_hf, config_to_hf, configured, retyped
-    from ckptio.models.layouts import LayoutResult, apply_layout
+    from ckptio.models.layouts import LayoutResult, apply_layout, in_layout
     from ckptio.models.llama3 import ffn_range
     from ckptio.models.matching import Recognised
     from ckptio.models.recognition import architecture, known_layouts, recognise
@@ -34,6 +34,7 @@ __all__ = [
     "configured",
     "dim_value",
     "ffn_range",
+    "in_layout",
     "known_layouts",
     "normalise_config",
     "parse_config_value",

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ckptio.adapters import Annotated, rename, select
 from ckptio.checkpoint import Checkpoint, TensorSpec
 from ckptio.dtypes import DType
-from ckptio.errors import OptionError, Problem
+from ckptio.errors import OptionError, Problem, UnsupportedError
 from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.divisors import add_divisors, drop_divisors
 from ckptio.models.matching import Matching, Recognised, lay_over
@@ -30,7 +31,7 @@ from ckptio.models.tables import ROPE_DIVISORS, TRIL, Architecture, Row
 from ckptio.models.values import difference, tril_chunks, tril_fault
 from ckptio.transforms import Added
 
-__all__ = ["LayoutResult", "apply_layout"]
+__all__ = ["LayoutResult", "apply_layout", "in_layout"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,19 @@ def apply_layout(checkpoint: Checkpoint, layout: str, source_layout: str | None 
         return _arrange(found, checkpoint, layout, result)
     result = _reshape(found, checkpoint, layout, result)
     return result if result.problems else _finish(result, found.architecture, found.sizes)
+
+
+def in_layout(checkpoint: Checkpoint, layout: str, config: Mapping[str, Any], *, source: str) -> Checkpoint:
+    """Return the tensors of a model as ``layout`` has them, to be compared; nothing but tensors and ties.
+
+    ``config`` has hyperparameters that the checkpoint does not say. Raises `UnsupportedError` that lists
+    everything that stands in the way of ``source``.
+    """
+    known = {**normalise_config(checkpoint.metadata.get("config") or {}), **config}
+    result = apply_layout(Annotated(checkpoint, metadata={"config": known}), layout)
+    if result.problems:
+        raise UnsupportedError(f"{source}: cannot be brought into the layout {layout!r}", result.problems)
+    return Annotated(result.checkpoint, metadata={}, leaves={})
 
 
 def _prefix_problems(checkpoint: Checkpoint) -> list[Problem]:
