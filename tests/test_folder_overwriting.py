@@ -227,3 +227,30 @@ def test_a_model_is_written_anew_in_its_own_folder(
     for name in beside:
         (old / name).unlink()
     assert load_model(old, caplog).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model-00002-of-00003.safetensors", "model.safetensors.index.json", "config.json", "tokenizer.json"],
+)
+@pytest.mark.parametrize("by_index", [False, True])
+def test_no_file_of_the_source_is_overwritten(
+    old: Path, name: str, by_index: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A folder named as a whole, or by its index: the target is another file of it all the same.
+    source = old / "model.safetensors.index.json" if by_index else old
+    before = contents(old)
+    count = sum(each.startswith("model-") for each in before)
+    target = old / name.replace("00003", f"{count:05}")
+    status = main(["convert", str(source), str(target), "--checkpoint_format", "npz", "--overwrite"])
+    assert status == 1
+    same = by_index and target == source
+    expected = "the same file" if same else f"is a file of the source, {source}; name another target"
+    assert expected in capsys.readouterr().err
+    assert contents(old) == before
+
+
+def test_another_file_in_the_folder_of_the_source_may_be_overwritten(old: Path) -> None:
+    for name in ("README.md", "pytorch_model.bin"):
+        ckptio.convert(old, old / name, checkpoint_format="torch", overwrite=True)
+        assert ckptio.load(old / name).keys() == ckptio.load(old).keys()

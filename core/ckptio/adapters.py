@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span
@@ -35,6 +36,9 @@ class Adapter(DescribedCheckpoint):
 
     def omissions(self) -> Sequence[Problem]:
         return self.base.omissions()
+
+    def reads(self, path: Path) -> bool:
+        return self.base.reads(path)
 
     def check_unchanged(self) -> None:
         self.base.check_unchanged()

@@ -33,6 +33,8 @@ class OpenFile(Protocol):
     @property
     def path(self) -> Path: ...
 
+    def is_at(self, path: Path) -> bool: ...
+
     def fileno(self) -> int: ...
 
     def read_at(self, offset: int, size: int) -> bytes: ...
@@ -116,6 +118,11 @@ class Checkpoint(abc.ABC):
 
     def check_unchanged(self) -> None:  # noqa: B027
         """Raise `ChangedCheckpointError` when an open source is no longer what was opened."""
+
+    def reads(self, path: Path) -> bool:
+        """Return whether ``path``, which exists, is one of the files that the tensors are read from."""
+        spans = (span for name in self.specs for span in self.spans(name) or ())
+        return any(file.is_at(path) for file in {id(span.file): span.file for span in spans}.values())
 
     def close(self) -> None:  # noqa: B027
         """Release the open files; reading a tensor afterwards is a ValueError."""

@@ -13,15 +13,16 @@ from ckptio.checkpoint import Checkpoint
 from ckptio.detect import choose_reader, choose_writer
 from ckptio.dtypes import DType
 from ckptio.errors import OptionError
-from ckptio.folders import model_folder
+from ckptio.folders import CONFIG, GENERATION, model_folder
 from ckptio.format import SHARD_SIZE, Format
 from ckptio.job import Job
 from ckptio.output import Output
 from ckptio.reading import open_as
 from ckptio.registry import registry
 from ckptio.report import ConversionReport
-from ckptio.tokenizer import TOKENIZER_OPTION, asked_tokenizer, option_with_tokenizer
+from ckptio.tokenizer import TOKENIZER_OPTION, TOKENIZERS, asked_tokenizer, option_with_tokenizer
 from ckptio.trainer_file import config_beside
+from ckptio.weights import INDEX_SUFFIX
 from ckptio.writing import Progress, check_place
 
 __all__ = ["convert", "save_checkpoint"]
@@ -73,6 +74,7 @@ def convert(
     folder = None if tokenizer is None else asked_tokenizer(Path(tokenizer))
     chosen = _options(writer.format, options, asked, source, layout, folder)
     with open_as(reader, source, source_options) as opened:
+        _check_apart(opened, source, target)
         job = Job(opened, writer.format, chosen, allow)
         job.configure(config)
         job.choose(select, drop)
@@ -105,6 +107,17 @@ def save_checkpoint(
     job.arrange(None)
     written = job.write(target, "the state dict", overwrite, None, make_output)
     return account(job, "memory", str(target), "memory", written, time.monotonic() - began)
+
+
+def _check_apart(opened: Checkpoint, source: Path, target: Path) -> None:
+    """Raise `OptionError` when the target is one of the several files that the source is made of."""
+    if not target.is_file():
+        return
+    folder = model_folder(source)
+    beside = target.name.endswith(INDEX_SUFFIX) or target.name in {CONFIG, GENERATION, *TOKENIZERS}
+    in_folder = folder is not None and folder.samefile(target.parent)
+    if opened.reads(target) or (beside and in_folder):
+        raise OptionError(f"{target}: is a file of the source, {source}; name another target")
 
 
 def _options(

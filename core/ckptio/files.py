@@ -92,6 +92,10 @@ class SourceFile:
                 "the file was rewritten while it was being read; nothing was published", path=self.path
             )
 
+    def is_at(self, path: Path) -> bool:
+        """Return whether ``path``, which exists, is this very file."""
+        return os.path.samestat(os.fstat(self.fileno()), path.stat())
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import CHUNK_BYTES, Checkpoint, Span
@@ -45,6 +46,9 @@ class JoinedCheckpoint(DescribedCheckpoint):
 
     def omissions(self) -> Sequence[Problem]:
         return [problem for part in self.parts for problem in part.omissions()]
+
+    def reads(self, path: Path) -> bool:
+        return any(part.reads(path) for part in self.parts)
 
     def check_unchanged(self) -> None:
         for part in self.parts:

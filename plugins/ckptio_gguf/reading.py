@@ -52,6 +52,9 @@ class GgufCheckpoint(DescribedCheckpoint):
 
         return companions_of(self.metadata, self.file.path)
 
+    def reads(self, path: Path) -> bool:
+        return self.file.is_at(path)
+
     def check_unchanged(self) -> None:
         self.file.check_unchanged()
 

@@ -14,7 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
 import ckptio
-from ckptio import ChangedCheckpointError, Confidence, LossyConversionError, UnsupportedError
+from ckptio import ChangedCheckpointError, Confidence, LossyConversionError, OptionError, UnsupportedError
 from ckptio.cli import main
 from ckptio.detect import choose_reader
 from ckptio.registry import registry
@@ -189,3 +189,16 @@ def test_metadata_that_would_make_a_whole_file_a_set_stand_elsewhere(tmp_path: P
     assert "split.count" not in GGUFReader(tmp_path / "a.gguf").fields
     with ckptio.open(tmp_path / "a.gguf") as checkpoint:
         assert {key: checkpoint.metadata[key] for key in said} == said
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_no_file_of_the_set_is_overwritten_by_what_is_made_of_it(split: Path, named: str) -> None:
+    files = sorted(split.iterdir())
+    before = [path.read_bytes() for path in files]
+    for path in files:
+        with pytest.raises(OptionError, match="is a file of the source|the same file"):
+            ckptio.convert(NAMED[named](split), path, overwrite=True)
+    os.link(files[1], split.parent / "linked.gguf")
+    with pytest.raises(OptionError, match="is a file of the source"):
+        ckptio.convert(files[0], split.parent / "linked.gguf", overwrite=True)
+    assert [path.read_bytes() for path in files] == before
