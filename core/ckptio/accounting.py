@@ -65,9 +65,8 @@ def _tensor(job: Job, name: str, written: Written) -> Fate:
     if name not in job.current:
         return Fate("tensor", name, ("dropped",), None, "on request")
     canonical = job.current.canonical(name)
-    how = "cast" if canonical in job.cast_names else "copied"
+    how, detail = _how(job, canonical)
     actions = [how]
-    detail = ""
     if name != canonical:
         in_full = name in written.names
         actions = [how, "tied"] if in_full else ["tied"]
@@ -83,10 +82,17 @@ def _moved(job: Job, name: str, moved: Moved, written: Written) -> Fate:
     if not targets:
         return Fate("tensor", name, ("dropped",), None, "on request")
     stored = job.current.canonical(targets[0])
-    how = "cast" if stored in job.cast_names else "copied"
+    how, detail = _how(job, stored)
     actions = (how, *(each for each in moved.actions if targets != [name] or each != "renamed"))
     if stored == targets[0]:
-        return Fate("tensor", name, actions, ", ".join(targets))
+        return Fate("tensor", name, actions, ", ".join(targets), detail)
     in_full = targets[0] in written.names
     detail = f"{'stored in full; tied' if in_full else 'shares storage'} with {stored}"
     return Fate("tensor", name, (*actions, "tied"), targets[0], detail)
+
+
+def _how(job: Job, stored: str) -> tuple[str, str]:
+    """Return what became of the values of a stored tensor, and into what where the writer changed them."""
+    if stored in job.altered:
+        return "quantised", job.altered[stored]
+    return "cast" if stored in job.cast_names else "copied", ""

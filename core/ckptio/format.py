@@ -169,6 +169,10 @@ class Format(abc.ABC):
         """Return everything of ``checkpoint`` that this format cannot hold, before anything is written."""
         return capability_problems(self.capabilities, checkpoint.specs.values())
 
+    def alters(self, checkpoint: Checkpoint, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the tensors that the writer quantises, each with the type that it comes to have."""
+        return {}
+
     def owns(self, key: str) -> bool:
         """Say whether the metadata under ``key`` are what this format's own files say of themselves.
 

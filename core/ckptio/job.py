@@ -59,6 +59,7 @@ class Job:
         self.casting: Cast | None = None
         self.problems: list[Problem] = list(source.omissions())
         self.accepted: tuple[Problem, ...] = ()
+        self.altered: Mapping[str, str] = {}
 
     def configure(self, config: Mapping[str, Any] | None) -> None:
         """Add hyperparameters to ``metadata["config"]``."""
@@ -207,6 +208,8 @@ class Job:
             if self.hint is not None:
                 error.add_note(self.hint)
             raise
+        with plugin_at_work(self.format, f"writing {target}"):
+            self.altered = self.format.alters(self.current, self.options)
         written = write_checkpoint(
             self.current,
             target,

@@ -19,9 +19,9 @@ class Fate:
     """What became of one thing of the source.
 
     ``kind`` is ``tensor``, ``leaf`` or ``metadata``. ``actions`` are one or more of ``copied``, ``cast``,
-    ``renamed``, ``transposed``, ``split``, ``joined``, ``reordered``, ``tied``, ``derived`` and ``dropped``
-    for a tensor, ``kept``, ``recorded`` (in the sidecar),
-    ``rewritten`` and ``dropped`` for the rest. ``target`` is its name in the target, None when it has none.
+    ``quantised``, ``renamed``, ``transposed``, ``split``, ``joined``, ``reordered``, ``tied``, ``derived``
+    and ``dropped`` for a tensor, ``kept``, ``recorded`` (in the sidecar), ``rewritten`` and ``dropped`` for
+    the rest. ``target`` is its name in the target, None when it has none.
     """
 
     kind: str

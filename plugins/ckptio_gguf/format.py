@@ -97,6 +97,12 @@ class GgufFormat(ckptio.Format):
 
         return match_directory(probe.listing)
 
+    def alters(self, checkpoint: ckptio.Checkpoint, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Those that are quantised."""
+        from ckptio_gguf.writing import quantized_now
+
+        return quantized_now(checkpoint, options)
+
     def owns(self, key: str) -> bool:
         """Its own note, what a writer makes true of the tensors and the config, and the tokenizer."""
         from ckptio_gguf.config import is_hyperparameter

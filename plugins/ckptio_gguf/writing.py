@@ -16,7 +16,7 @@ from ckptio_gguf.notes import DEFAULT_ALIGNMENT, is_alignment, note_of
 from ckptio_gguf.tokenizer.from_folder import with_tokenizer
 from ckptio_gguf.types import BY_DTYPE, BY_NAME, GgmlType
 
-__all__ = ["tensor_problems", "write_file"]
+__all__ = ["quantized_now", "tensor_problems", "write_file"]
 
 _MOST_DIMENSIONS = 4
 """``GGML_MAX_DIMS`` of ggml."""
@@ -48,6 +48,7 @@ def tensor_problems(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Itera
         except UnicodeEncodeError:
             yield Problem(ascii(name), "the name has a lone surrogate: it is not text")
     quantizes = False
+    carried: set[str] = set()
     for spec in checkpoint.specs.values():
         if len(spec.shape) > _MOST_DIMENSIONS:
             what = f"{len(spec.shape)} dimensions are more than the {_MOST_DIMENSIONS} of ggml"
@@ -55,6 +56,8 @@ def tensor_problems(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Itera
         if spec.dtype not in BY_DTYPE:
             continue
         entry = _entry(checkpoint, spec, options["quantize"])
+        if entry.blocks is not None:
+            carried.add(entry.stored.type.name.lower())
         if entry.fallback is not None:
             yield Problem(spec.name, f"{entry.fallback}; it stays {spec.dtype.value}", allow="fallback")
         elif entry.made:
@@ -63,8 +66,18 @@ def tensor_problems(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Itera
                 yield Problem(
                     spec.name, f"{spec.dtype.value} is not quantised: --dtype f32 makes it f32 before"
                 )
+    asked = options["quantize"]
+    if asked is not None and not quantizes and carried - {asked}:
+        what = f"what has rows is {', '.join(sorted(carried)).upper()} already: --dtype f32 decodes it before"
+        yield Problem("", f"-o quantize={asked}: {what}")
     if quantizes and not has_package():
         yield Problem("", f"quantising needs the package gguf: {NEEDED}")
+
+
+def quantized_now(checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the type of each tensor that comes to be quantised; `tensor_problems` has nothing against it."""
+    entries = (_entry(checkpoint, spec, options["quantize"]) for spec in checkpoint.specs.values())
+    return {each.stored.spec.name: each.stored.type.name for each in entries if each.made}
 
 
 def write_file(checkpoint: Checkpoint, file: OutputFile, options: Mapping[str, Any]) -> None:

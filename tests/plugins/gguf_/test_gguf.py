@@ -169,6 +169,39 @@ def test_tensors_are_quantised_as_the_package_does_it(kind: str, tmp_path: Path)
     }
 
 
+def test_a_report_says_what_was_quantised_and_into_what(tmp_path: Path) -> None:
+    values = np.ones((2, 64), "<f4")
+    source = written(
+        tmp_path / "a.gguf",
+        {"w": (values, None), "n": (values[0], None), "q": (np.zeros((3, 288), np.uint8), "Q4_K")},
+    )
+    report = ckptio.convert(source, tmp_path / "b.gguf", options={"quantize": "q8_0"})
+    assert {name: kind for name, (kind, *_) in raw(tmp_path / "b.gguf").items()} == {
+        "w": "Q8_0",
+        "n": "F32",
+        "q": "Q4_K",
+    }
+    assert {fate.name: (fate.actions, fate.detail) for fate in report.fates if fate.kind == "tensor"} == {
+        "w": (("quantised",), "Q8_0"),
+        "n": (("copied",), ""),
+        "q": (("copied",), ""),
+    }
+    report = ckptio.convert(source, tmp_path / "c.gguf", dtype="f32", options={"quantize": "q8_0"})
+    assert report.count("quantised") == 2
+
+
+def test_quantising_what_has_another_type_already_is_refused_and_not_left_undone(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "a.gguf", {"n": (np.ones(32, "<f4"), None), "q": (np.zeros((3, 288), np.uint8), "Q4_K")}
+    )
+    with pytest.raises(UnsupportedError, match="quantize=q8_0: what has rows is Q4_K already: --dtype f32"):
+        ckptio.convert(source, tmp_path / "b.gguf", options={"quantize": "q8_0"})
+    ckptio.convert(source, tmp_path / "b.gguf", dtype="f32", options={"quantize": "q8_0"})
+    ckptio.convert(tmp_path / "b.gguf", tmp_path / "c.gguf", options={"quantize": "q8_0"})
+    assert raw(tmp_path / "c.gguf")["q"] == raw(tmp_path / "b.gguf")["q"]
+    assert raw(tmp_path / "c.gguf")["q"][0] == "Q8_0"
+
+
 def test_q8_0_is_within_its_error_bound(tmp_path: Path) -> None:
     values = np.random.default_rng(2).standard_normal((64, 256)).astype("<f4")
     ckptio.save({"w": values}, tmp_path / "a.gguf", options={"quantize": "q8_0"})
