@@ -19,6 +19,7 @@ from ckptio.models import (
     architecture,
     config_from_hf,
     configured,
+    contradictions,
     normalise_config,
     parse_config_value,
     recognise,
@@ -114,6 +115,7 @@ class Job:
         if wanted is None:
             if source_layout is not None:
                 raise OptionError("--source_layout says what --layout is to change; pass that too")
+            self.problems += contradictions(self.current, self.configured)
             return
         self.current, told, self.hint = believe(self.current, beside or {})
         self.notes += told

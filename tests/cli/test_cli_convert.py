@@ -100,6 +100,24 @@ def test_config_is_asked_for_and_taken(ckpt: Callable[..., Any], tmp_path: Path)
     assert (header[0], header[5]) == (20240326, 2)
 
 
+def test_config_is_held_against_the_shapes_whatever_the_format(
+    ckpt: Callable[..., Any], tmp_path: Path
+) -> None:
+    wrong = {"n_layer": 3, "vocab_size": 96, "n_embd": 64, "block_size": 32, "n_head": 5}
+    given = [f"--config={key}={value}" for key, value in wrong.items()]
+    for name in ("a.ckpt", "a.pt", "a.safetensors", "out/"):
+        ended = ckpt("convert", NATIVE, f"{tmp_path}/{name}", *given[:4])
+        assert ended.status == 1
+        assert [f"config.{key}: {wrong[key]}, but the tensors" in ended.err for key in wrong] == [
+            True
+        ] * 4 + [False]
+        ended = ckpt("convert", NATIVE, f"{tmp_path}/{name}", given[4])
+        assert (ended.status, "n_embd 32 is not divisible by n_head 5" in ended.err) == (1, True)
+        assert not (tmp_path / name).exists()
+    # Of tensors that are no model, nothing is known.
+    assert ckpt("convert", NATIVE, tmp_path / "b.ckpt", "--drop", "*.ln_1.*", *given).status == 0
+
+
 def test_a_loss_names_the_option_that_accepts_it(
     ckpt: Callable[..., Any], saved: Callable[..., Path]
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckptio.models.layouts import LayoutResult, apply_layout, in_layout
     from ckptio.models.llama3 import ffn_range
     from ckptio.models.matching import Recognised
-    from ckptio.models.recognition import architecture, known_layouts, recognise
+    from ckptio.models.recognition import architecture, contradictions, known_layouts, recognise
     from ckptio.models.tables import Architecture, Dim, Row, dim_value
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "config_problems",
     "config_to_hf",
     "configured",
+    "contradictions",
     "dim_value",
     "ffn_range",
     "in_layout",

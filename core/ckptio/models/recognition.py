@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from ckptio.checkpoint import Checkpoint
-from ckptio.errors import OptionError
+from ckptio.errors import OptionError, Problem
+from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.gpt2 import GPT2
 from ckptio.models.llama3 import LLAMA3
 from ckptio.models.matching import Matching, Recognised, canonical_layouts, lay_over
 from ckptio.models.qwen2 import QWEN2
 from ckptio.models.tables import Architecture
 
-__all__ = ["architecture", "embeddings", "known_layouts", "match", "recognise"]
+__all__ = ["architecture", "contradictions", "embeddings", "known_layouts", "match", "recognise"]
 
 _ARCHITECTURES = (GPT2, LLAMA3, QWEN2)
 
@@ -65,6 +67,15 @@ def recognise(checkpoint: Checkpoint) -> Recognised | None:
     """
     found = match(checkpoint)
     return None if found.problems() else found.recognised()
+
+
+def contradictions(checkpoint: Checkpoint, keys: Collection[str]) -> list[Problem]:
+    """Return what the config says, under ``keys`` of the one spelling, against the shapes of the model."""
+    found = recognise(checkpoint) if keys else None
+    if found is None:
+        return []
+    problems = config_problems(normalise_config(checkpoint.metadata.get("config") or {}), found.sizes)
+    return [each for each in problems if each.where.removeprefix("config.") in keys]
 
 
 def _table_layouts(architecture: Architecture) -> tuple[str | None, ...]:
