@@ -22,7 +22,7 @@ from ckptio import (
 )
 from ckptio.format import capability_problems
 from ckptio_llmc.magics import MAGICS
-from ckptio_llmc.runs import newest_model
+from ckptio_llmc.runs import finished_models, open_newest
 
 __all__ = ["LlmcFormat"]
 
@@ -55,21 +55,13 @@ class LlmcFormat(Format):
     )
 
     def open(self, path: Path, options: Mapping[str, Any]) -> Checkpoint:
-        from ckptio_llmc.reader import read_model
-
-        if path.is_dir():
-            newest = newest_model(entry.name for entry in path.iterdir())
-            if newest is None:
-                what = "a directory without a model_STEP.bin whose DONE_STEP is there; name a file in it"
-                raise UnsupportedError(f"{path}: {what}")
-            path = path / newest
-        with open_source(path) as file:
-            return read_model(file)
+        """Open a model file, or that of the newest finished step of a run that is whole."""
+        return open_newest(path, _open_model) if path.is_dir() else _open_model(path)
 
     def match(self, probe: Probe) -> Match:
-        newest = newest_model(probe.listing or ())
-        if newest is not None:
-            return Match(Confidence.SURE, f"a run of llm.c, whose last finished step has {newest}")
+        models = finished_models(probe.listing or ())
+        if models:
+            return Match(Confidence.SURE, f"a run of llm.c, whose last finished step has {models[0]}")
         return Match(Confidence.NO, "no magic of llm.c")
 
     def check(self, checkpoint: Checkpoint, options: Mapping[str, Any]) -> list[Problem]:
@@ -85,3 +77,10 @@ class LlmcFormat(Format):
         if planned is None:
             raise UnsupportedError(f"{out.final_name}: not a model that llm.c's files can hold", problems)
         write_model(planned, out)
+
+
+def _open_model(path: Path) -> Checkpoint:
+    from ckptio_llmc.reader import read_model
+
+    with open_source(path) as file:
+        return read_model(file)
