@@ -136,6 +136,9 @@ def _options(
         layout=layout or chosen.capabilities.layout,
         own=model_folder(source),
     )
+    if asked.endswith(os.sep) and not chosen.capabilities.shards:
+        what = f"the format {chosen.name!r} writes one file, not a directory"
+        raise OptionError(f"{asked}: {what}; name it without {os.sep!r}")
     if chosen.makes_shards and (asked.endswith(os.sep) or os.path.isdir(asked)):
         given.setdefault(SHARD_SIZE, "50GB")
     if tokenizer is not None and not given.keys() & {SHARD_SIZE, TOKENIZER_OPTION}:

@@ -262,6 +262,14 @@ def test_source_and_target_may_not_be_one_file(tmp_path: Path) -> None:
     assert source.read_bytes() == before
 
 
+@pytest.mark.parametrize("chosen", ["gguf", "torch", "statedict", "msgpack", "npz"])
+def test_a_directory_is_not_made_by_a_format_of_one_file(chosen: str, tmp_path: Path) -> None:
+    source = saved(tmp_path / "a.ckpt", {"a": np.zeros(3, "<f4")})
+    with pytest.raises(OptionError, match=f"{chosen}' writes one file, not a directory; name it without '/'"):
+        ckptio.convert(source, f"{tmp_path}/out/", checkpoint_format=chosen)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ckpt"]
+
+
 def test_an_existing_target_needs_overwrite(tmp_path: Path) -> None:
     source = saved(tmp_path / "a.ckpt", {"a": np.arange(3)})
     target = saved(tmp_path / "b.ckpt", {"b": np.arange(4)})
