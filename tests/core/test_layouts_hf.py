@@ -348,3 +348,11 @@ def test_gpt2_says_its_context_as_older_programs_read_it() -> None:
     # llama.cpp's converter takes n_ctx, which transformers 5 no longer writes.
     assert (config["n_ctx"], config["n_positions"]) == (6, 6)
     assert "n_ctx" not in config_from_hf(config, Recognised("gpt2", ("hf",), sizes), "llmc")[0]
+
+
+@pytest.mark.parametrize("n_head", [None, "6", [], {}, 0, 0.0, False, True, -1, 6.0, 1e300, 5, 1 << 70])
+@pytest.mark.parametrize(("source", "layout"), [("llmc", "hf"), ("hf", "infinitrain"), ("hf", "gguf")])
+def test_heads_that_no_model_has_are_refused_by_name(n_head: Any, source: str, layout: str) -> None:
+    model = arrange(memory(llama(), {"n_head": N_HEAD}), source)
+    wrong = Annotated(model, metadata={"config": {"n_head": n_head}})
+    assert {each.where for each in apply_layout(wrong, layout).problems} == {"config.n_head"}

@@ -86,6 +86,9 @@ def head_problems(
     if "n_head" not in config:
         what = "the rows of Q and K are ordered by head; pass --config n_head=…"
         return [Problem("config.n_head", what)]
+    if type(config["n_head"]) is not int or config["n_head"] < 1:
+        # What may be anything, nothing follows from; `config_problems` has named it.
+        return []
     rows = sizes["n_embd"] // config["n_head"]
     if rows < 2 or rows % 2 or sizes["n_kv"] % rows:
         what = f"n_head {config['n_head']} makes heads of {rows} rows, but K has {sizes['n_kv']}"
