@@ -123,6 +123,21 @@ def test_one_model_in_two_layouts_is_equal_in_a_third(ckpt: Callable[..., Any], 
     assert ended.out.splitlines()[-1].startswith("equal: ")
 
 
+@pytest.mark.parametrize("layout", ["llmc", "infinitrain", "hf", "gguf"])
+@pytest.mark.parametrize(
+    ("name", "made"), [("gpt2_fp32_single", "a.ckpt"), ("llama_tied_fp16_sharded", "a.gguf")]
+)
+def test_a_tied_head_is_stored_in_one_and_not_in_the_other(
+    ckpt: Callable[..., Any], name: str, made: str, layout: str, tmp_path: Path
+) -> None:
+    folder = golden(f"hf/{name}/config.json").parent
+    how = "infinitrain" if made == "a.ckpt" else "gguf"
+    assert ckpt("convert", folder, tmp_path / made, "--layout", how).status == 0
+    for paths in ((folder, tmp_path / made), (tmp_path / made, folder)):
+        ended = ckpt("diff", *paths, "--layout", layout, "--rtol", "0")
+        assert (ended.status, ended.out.splitlines()[-1].partition(":")[0]) == (0, "equal")
+
+
 def test_a_value_that_differs_is_told_by_its_name_in_the_layout(ckpt: Callable[..., Any]) -> None:
     paths = DATA / "llama_cpp" / "gpt2", DATA / "llama_cpp" / "gpt2.f16.gguf"
     ended = ckpt("diff", *paths, "--layout", "llmc", "--rtol", "1e-5")

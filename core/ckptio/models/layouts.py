@@ -101,7 +101,9 @@ def in_layout(checkpoint: Checkpoint, layout: str, config: Mapping[str, Any], *,
     result = apply_layout(Annotated(checkpoint, metadata={"config": known}), layout)
     if result.problems:
         raise UnsupportedError(f"{source}: cannot be brought into the layout {layout!r}", result.problems)
-    return Annotated(result.checkpoint, metadata={}, leaves={})
+    # In these layouts a tied head need not be stored: here it may be, and there not, of one model.
+    aliases = {} if layout in ("hf", "gguf") else result.checkpoint.aliases
+    return Annotated(result.checkpoint, aliases=aliases, metadata={}, leaves={})
 
 
 def _prefix_problems(checkpoint: Checkpoint) -> list[Problem]:
