@@ -26,7 +26,9 @@ def content_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
         if problem:
             yield Problem(path, problem)
     try:
-        json.dumps(own_metadata(checkpoint), allow_nan=False)
+        json.dumps(own_metadata(checkpoint), allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        yield Problem("metadata", "not text: it has a lone surrogate")
     except (TypeError, ValueError, RecursionError) as error:
         yield Problem("metadata", f"not JSON: {error}")
 

@@ -208,6 +208,16 @@ def test_qwen2_has_biases_and_is_told_from_llama() -> None:
     assert "has no layout 'llmc'; it has hf" in problem.what
 
 
+def test_a_scaling_of_a_model_of_unknown_length_leaves_the_length_to_transformers() -> None:
+    sizes = {"n_layer": 1, "n_embd": 16, "vocab_size": 10, "n_qkv": 32, "n_ffn": 8}
+    config, problems = config_to_hf(
+        {"n_head": 4, "use_scaled_rope": True}, Recognised("qwen2", ("hf",), sizes), None, tied=False
+    )
+    assert problems == []
+    assert config["rope_scaling"]["rope_type"] == "llama3"
+    assert "max_position_embeddings" not in config
+
+
 def test_what_is_renamed_and_split_keeps_its_spans() -> None:
     with ckptio.open(golden("llmc_llama3/llama3_L2H4KV2C32V96T16_masterlayout_fp32.bin")) as source:
         there = arrange(source, "hf")

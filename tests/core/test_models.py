@@ -320,6 +320,9 @@ def test_a_config_is_held_against_the_sizes() -> None:
     }
     (problem,) = config_problems({"n_head": 3}, sizes)
     assert "n_embd 16 is not divisible by n_head 3" in problem.what
+    # One head of 16 rows leaves no whole head for the 8 rows of K.
+    (problem,) = config_problems({"n_head": 1}, sizes)
+    assert "heads of 16 rows, but K and V have 16 together" in problem.what
     # 4 + 2 * 4 heads of 4 rows are 48, not 32.
     (problem,) = config_problems({"n_head": 4, "n_kv_head": 4}, sizes)
     assert "48 rows of attn.c_attn.weight, but it has 32" in problem.what

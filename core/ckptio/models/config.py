@@ -137,15 +137,19 @@ def _head_problems(known: Mapping[str, Any]) -> list[Problem]:
         return []
     if n_embd % n_head:
         return [Problem("config.n_head", f"n_embd {n_embd} is not divisible by n_head {n_head}")]
+    n_qkv, head = known.get("n_qkv"), n_embd // n_head
+    if n_kv_head is None and n_qkv is not None and (n_qkv <= n_embd or (n_qkv - n_embd) % (2 * max(head, 1))):
+        what = f"n_head {n_head} makes heads of {head} rows, but K and V have {n_qkv - n_embd} together"
+        return [Problem("config.n_head", what)]
     if n_kv_head is None:
         return []
     if n_head % n_kv_head:
         return [Problem("config.n_kv_head", f"n_head {n_head} is not divisible by n_kv_head {n_kv_head}")]
-    rows = (n_head + 2 * n_kv_head) * (n_embd // n_head)
-    if known.get("n_qkv", rows) != rows:
+    rows = (n_head + 2 * n_kv_head) * head
+    if n_qkv not in (None, rows):
         what = (
             f"n_head {n_head} and n_kv_head {n_kv_head} make {rows} rows of attn.c_attn.weight, "
-            f"but it has {known['n_qkv']}"
+            f"but it has {n_qkv}"
         )
         return [Problem("config.n_kv_head", what)]
     return []

@@ -177,8 +177,9 @@ def config_to_hf(
         known.pop("n_qkv", None)
     _, scaling = scaling_of(known)
     scaled = known.pop("use_scaled_rope", False)
-    if scaling and known["block_size"] <= scaling["original_max_position_embeddings"]:
-        known[_TRAINED] = known["block_size"]
+    trained = known.get("block_size")
+    if scaling and trained is not None and trained <= scaling["original_max_position_embeddings"]:
+        known[_TRAINED] = trained
         known["block_size"] = _LLAMA31_POSITIONS
     written = {program.spelling.get(key, key): value for key, value in known.items()}
     written = {**program.template, **written}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ def companions_of(metadata: Mapping[str, Any], path: Path) -> dict[str, bytes]:
         return {}
     try:
         tokenizer, special = _tokenizer(metadata)
+        template = _template(metadata)
     except ValueError as error:
         warnings.warn(f"{path}: no tokenizer.json is made of its tokens: {error}", stacklevel=2)
         return {}
@@ -48,7 +49,7 @@ def companions_of(metadata: Mapping[str, Any], path: Path) -> dict[str, bytes]:
     longest = metadata.get(f"{architecture}.context_length")
     if type(longest) is int:
         config["model_max_length"] = longest
-    if template := _template(metadata):
+    if template:
         config["chat_template"] = template
     return {
         "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False).encode() + b"\n",
@@ -98,11 +99,15 @@ def _texts(metadata: Mapping[str, Any], key: str) -> list[str]:
     values = metadata.get(key)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"there is no list of texts {key}")
+    _check_text(values, key)
+    return values
+
+
+def _check_text(values: Iterable[str], key: str) -> None:
     try:
         "".join(values).encode()
     except UnicodeEncodeError:
         raise ValueError(f"not all of {key} are text") from None
-    return values
 
 
 def _ids(metadata: Mapping[str, Any], model: str, count: int) -> dict[str, int]:
@@ -144,10 +149,11 @@ def _post_processor(entries: list[Entry], first: str | None, last: str | None) -
 
 
 def _template(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
-    """Return the chat template, or all of them by name where there are several."""
+    """Return the chat template, or all of them by name where there are several; ValueError for no text."""
     default, names = metadata.get(_TEMPLATE), metadata.get("tokenizer.chat_templates")
     found = [("default", default)]
     if isinstance(names, list):
         found += [(name, metadata.get(f"{_TEMPLATE}.{name}")) for name in names if isinstance(name, str)]
     templates = [{"name": name, "template": text} for name, text in found if isinstance(text, str)]
+    _check_text((text for each in templates for text in each.values()), _TEMPLATE)
     return default if isinstance(default, str) and len(templates) == 1 else templates or None

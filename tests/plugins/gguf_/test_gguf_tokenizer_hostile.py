@@ -202,6 +202,14 @@ def test_no_value_of_a_file_that_is_another_is_a_traceback(tmp_path: Path) -> No
     assert made > 50
 
 
+@pytest.mark.parametrize("key", ["chat_template", "chat_template.y"])
+def test_a_template_that_is_no_text_is_no_traceback(key: str, tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a"]}
+    metadata |= {"tokenizer.chat_templates": ["y"], f"tokenizer.{key}": "\udcff"}
+    with pytest.warns(UserWarning, match=r"not all of tokenizer\.chat_template are text"):
+        assert companions_of(metadata, tmp_path) == {}
+
+
 def test_tokens_too_long_to_be_cut_in_all_ways_are_none(tmp_path: Path) -> None:
     metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["x" * (1 << 20)]}
     with pytest.warns(UserWarning, match="its tokens are too long"):

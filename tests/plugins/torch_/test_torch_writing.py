@@ -163,6 +163,12 @@ def test_a_leaf_that_torch_could_not_read_is_refused(leaf: Any, why: str, tmp_pa
         ckptio.save({}, tmp_path / "x.pt", leaves={"big": [leaf]})
 
 
+def test_metadata_that_are_no_text_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ckptio.UnsupportedError, match=r"metadata: not text: it has a lone surrogate"):
+        ckptio.save({}, tmp_path / "x.pt", metadata={"note": "\udcff"})
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("value", [(1 << 2039) - 1, -(1 << 2039) + 1, -129, 1 << 31, -(1 << 31) - 1])
 def test_the_longest_integers_are_read_by_torch(value: int) -> None:
     assert torch._weights_only_unpickler.load(io.BytesIO(dump(value))) == value
