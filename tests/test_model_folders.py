@@ -303,3 +303,20 @@ def gpt2_state() -> dict[str, Any]:
 
     source = golden("infinitrain/runs/gpt2_adam/ckpt/checkpoint_step_000002/model.ckpt")
     return {name: torch.from_numpy(array) for name, array in ckptio.load(source).items()}
+
+
+def test_a_buffer_of_older_programs_is_named_with_the_way_around_it(tmp_path: Path) -> None:
+    arrays = ckptio.load(DATA / "llama_cpp" / "llama")
+    old = {**arrays, "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32)}
+    ckptio.save(old, tmp_path / "old.safetensors")
+    config = {"n_head": 6, "norm_eps": 1e-5, "rope_theta": 5e5, "block_size": 64}
+    with pytest.raises(UnsupportedError, match=r"--drop '\*\.rotary_emb\.inv_freq' leaves it out"):
+        ckptio.convert(tmp_path / "old.safetensors", tmp_path / "a.gguf", layout="gguf", config=config)
+    how: dict[str, Any] = {"layout": "gguf", "config": config, "drop": ["*.rotary_emb.inv_freq"]}
+    ckptio.convert(tmp_path / "old.safetensors", tmp_path / "a.gguf", **how)
+
+
+def test_the_dtype_of_a_folder_is_that_of_most_elements(tmp_path: Path) -> None:
+    # Ten of its fourteen tensors are f32 norms, biases and positions.
+    ckptio.convert(DATA / "llama_cpp" / "gpt2.f16.gguf", f"{tmp_path}/out/", layout="hf")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float16"

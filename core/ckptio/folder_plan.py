@@ -132,8 +132,12 @@ def _beside(
 
 
 def _dtype(checkpoint: Checkpoint) -> DType | None:
-    counts = Counter(spec.dtype for spec in checkpoint.specs.values() if spec.dtype.is_float)
-    return counts.most_common(1)[0][0] if counts else None
+    """Return the dtype that most elements have: norms may well be wider than all else."""
+    elements: Counter[DType] = Counter()
+    for spec in checkpoint.specs.values():
+        if spec.dtype.is_float:
+            elements[spec.dtype] += spec.size
+    return elements.most_common(1)[0][0] if elements else None
 
 
 def _generation(config: Mapping[str, Any]) -> dict[str, bytes]:

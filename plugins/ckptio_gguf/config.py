@@ -99,14 +99,16 @@ def is_hyperparameter(key: str) -> bool:
 def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the metadata to write: with llama.cpp's keys for what the config and the tensors say.
 
-    What the keys say is no longer in the config; reading finds it again.
+    What the keys say is no longer in the config; reading finds it again. To a model that has such keys
+    already, none is added that its file does without.
     """
     metadata = dict(checkpoint.metadata)
     found = recognised(checkpoint)
     if found is not None:
         metadata.setdefault(ARCHITECTURE, _NAMES[found.architecture])
-    config = _config(checkpoint, found)
     name = metadata.get(ARCHITECTURE)
+    is_new = f"{name}.{_COMMON['n_layer']}" not in metadata
+    config = _config(checkpoint, found if is_new else None)
     if config is None or not isinstance(name, str) or name not in _KEYS:
         return metadata
     said = config_of(metadata)
@@ -114,16 +116,12 @@ def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
         if key in config and said.get(key) != config[key]:
             value = config[key]
             metadata[f"{name}.{ending}"] = float(np.float32(value)) if isinstance(value, float) else value
-    if found is not None:
-        width = found.sizes.get("n_ffn", 4 * found.sizes["n_embd"])
-        metadata[f"{name}.{_WIDTH}"] = width
+    if found is not None and is_new:
+        metadata[f"{name}.{_WIDTH}"] = found.sizes.get("n_ffn", 4 * found.sizes["n_embd"])
         heads = config.get("n_head")
-        if ARCHITECTURE not in checkpoint.metadata:
-            metadata[_KIND] = "model"
-            if name == "llama" and isinstance(heads, int) and heads > 0:
-                metadata[f"{name}.{_ROTATED}"] = found.sizes["n_embd"] // heads
-        if _TOKENIZER not in metadata:
-            metadata |= _NO_TOKENIZER
+        if name == "llama" and isinstance(heads, int) and heads > 0:
+            metadata[f"{name}.{_ROTATED}"] = found.sizes["n_embd"] // heads
+        metadata = {_KIND: "model", **_NO_TOKENIZER, **metadata}
     said = config_of(metadata)
     rest = {key: value for key, value in config.items() if said.get(key) != value}
     if rest:

@@ -15,6 +15,8 @@ from ckptio.models.tables import Architecture, Row, split_dim
 __all__ = ["Matching", "Recognised", "canonical_layouts", "lay_over"]
 
 _LISTED = 20
+_BUFFERS = (".attn.masked_bias", ".rotary_emb.inv_freq")
+"""Buffers that transformers of before 2023 stored: what masks attention, and the rotary frequencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Matching:
             return [Problem("", what)]
         return [
             *(Problem(name, f"missing: {self._why_needed(name)}") for name in self.missing),
-            *(Problem(name, f"unexpected: a {title} model has no such tensor") for name in self.unexpected),
+            *(Problem(name, f"unexpected: {self._why_not(name)}") for name in self.unexpected),
             *self._wrong_shapes(),
         ]
 
@@ -86,6 +88,12 @@ class Matching:
         if row is not None and row.shares is not None:
             return f"the config says that it is not {row.shares} (tie_word_embeddings: false)"
         return f"every {self.architecture.title} model has this tensor"
+
+    def _why_not(self, name: str) -> str:
+        buffer = next((each for each in _BUFFERS if name.endswith(each)), None)
+        if buffer is not None:
+            return f"older programs store this buffer, and all make it anew; --drop '*{buffer}' leaves it out"
+        return f"a {self.architecture.title} model has no such tensor"
 
     def renamed(self, origin: Checkpoint) -> dict[str, Moved]:
         """Return what became of the names of ``origin`` that are otherwise in the table."""

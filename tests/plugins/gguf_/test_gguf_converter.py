@@ -83,3 +83,9 @@ def test_the_file_comes_back_as_the_folder(name: str, tmp_path: Path) -> None:
     assert again(text)["input_ids"] == original(text)["input_ids"]
     assert again.eos_token == original.eos_token
     assert again.decode(again(text)["input_ids"]) == original.decode(original(text)["input_ids"])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_the_converter_is_copied_to_the_byte(name: str, tmp_path: Path) -> None:
+    ckptio.convert(FOLDER / name, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
