@@ -35,8 +35,6 @@ from ckptio.writing import Progress, Written, refuse, write_checkpoint
 __all__ = ["Job"]
 
 _HF = "hf"
-_RUNTIMES = frozenset({_HF, "gguf"})
-"""The layouts of programs that say less, or more, of a model than those that train it."""
 _LISTED = 10
 
 
@@ -124,7 +122,12 @@ class Job:
         self.current = self.layout.checkpoint
         self.moved = chain(self.moved, self.layout.moved)
         found = self.layout.recognised
-        if found is not None and wanted not in (_HF, *found.layouts) and _RUNTIMES & {*found.layouts}:
+        # The programs with names of their own say less, or more, of a model than those that train it.
+        if (
+            found is not None
+            and wanted not in (_HF, *found.layouts)
+            and architecture(found.architecture).prefixes.keys() & {*found.layouts}
+        ):
             config, problems = config_from_hf(self.current.metadata.get("config") or {}, found, wanted)
             self.problems += problems
             self.current = Annotated(self.current, metadata={**self.current.metadata, "config": config})
@@ -171,7 +174,7 @@ class Job:
         runs = _HF if self.options.get(SHARD_SIZE) is not None else self.format.capabilities.runs_layout
         other = _other_layout(self.current, runs) if wanted is None else ()
         if self.options.get(SHARD_SIZE) is None:
-            if lacks_tokenizer(self.options, wanted, self.current.metadata):
+            if lacks_tokenizer(self.format, self.options, wanted, self.current.metadata):
                 self.notes += (NO_TOKENIZER,)
             self.notes += other
             return Output

@@ -34,8 +34,8 @@ TOKENIZERS = frozenset(
 TOKENIZER_OPTION = "tokenizer"
 """The option by which a format that has room for a tokenizer is told the folder of its files."""
 NO_TOKENIZER = "no tokenizer: SOURCE has none of its files; pass --tokenizer DIR"
-_GGUF = "gguf"
 _TOKENS = "tokenizer.ggml.tokens"
+"""llama.cpp's key of a tokenizer's tokens; metadata keep it in any format."""
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
@@ -62,8 +62,8 @@ def option_with_tokenizer(
 ) -> dict[str, Any]:
     """Return the writer's options with the folder of the tokenizer, where the format has an option for it.
 
-    ``asked`` is the folder of ``--tokenizer``. Without it, the layout of llama.cpp gets the source's ``own``
-    folder where that has a tokenizer.
+    ``asked`` is the folder of ``--tokenizer``. Without it, a model in the layout that such files are run
+    in gets the source's ``own`` folder where that has a tokenizer.
     """
     given = dict(options or {})
     if all(option.name != TOKENIZER_OPTION for option in chosen.write_options):
@@ -72,16 +72,18 @@ def option_with_tokenizer(
         if TOKENIZER_OPTION in given:
             raise OptionError(f"--tokenizer and -o {TOKENIZER_OPTION} say the same; pass one of them")
         given[TOKENIZER_OPTION] = str(asked)
-    elif layout == _GGUF and own is not None and tokenizer_files(own):
+    elif _is_run(chosen, layout) and own is not None and tokenizer_files(own):
         given.setdefault(TOKENIZER_OPTION, str(own))
     return given
 
 
-def lacks_tokenizer(options: Mapping[str, Any], layout: str | None, metadata: Mapping[str, Any]) -> bool:
-    """Return whether a file of llama.cpp's comes to have no tokenizer though there is room for one."""
-    return (
-        TOKENIZER_OPTION in options
-        and options[TOKENIZER_OPTION] is None
-        and layout == _GGUF
-        and _TOKENS not in metadata
-    )
+def lacks_tokenizer(
+    chosen: Format, options: Mapping[str, Any], layout: str | None, metadata: Mapping[str, Any]
+) -> bool:
+    """Return whether a model to be run comes to have no tokenizer though its file has room for one."""
+    has_room = TOKENIZER_OPTION in options and options[TOKENIZER_OPTION] is None
+    return has_room and _is_run(chosen, layout) and _TOKENS not in metadata
+
+
+def _is_run(chosen: Format, layout: str | None) -> bool:
+    return layout is not None and layout == chosen.capabilities.runs_layout
