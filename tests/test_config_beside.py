@@ -71,3 +71,16 @@ def test_another_name_takes_nothing_from_its_surroundings(tmp_path: Path) -> Non
     (source / "model.ckpt").rename(source / "mine.ckpt")
     with pytest.raises(UnsupportedError, match="--config n_head="):
         ckptio.convert(source / "mine.ckpt", f"{tmp_path}/out/", layout="hf")
+
+
+def test_what_nobody_says_is_assumed_and_told(tmp_path: Path) -> None:
+    bare = golden("infinitrain/runs/llama3_adam/ckpt/checkpoint_step_000002/model.ckpt")
+    report = ckptio.convert(bare, f"{tmp_path}/out/", layout="hf", config={"n_head": 4, "norm_eps": 1e-6})
+    (note,) = [note for note in report.notes if note.startswith("assumed")]
+    assert "rope_theta=500000.0, block_size=8192, use_scaled_rope=False; pass --config" in note
+    assert config_of(tmp_path / "out")["rope_theta"] == 500000.0
+    whole = golden("llmc_llama3/llama3_L4H4KV2C16V96T16_branchlayout_bf16.bin")
+    report = ckptio.convert(whole, f"{tmp_path}/out2/", layout="hf")
+    assert not any(note.startswith("assumed") for note in report.notes)
+    report = ckptio.convert(STEP / "model.ckpt", f"{tmp_path}/out3/", layout="hf", config={"n_head": 12})
+    assert not any(note.startswith("assumed") for note in report.notes)

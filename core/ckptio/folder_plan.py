@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ckptio.folders import (
     generation_files,
     model_folder,
 )
-from ckptio.models import Recognised, config_to_hf, retyped
+from ckptio.models import Recognised, assumed_for_hf, config_to_hf, retyped
 from ckptio.tokenizer import NO_TOKENIZER, TOKENIZERS, tokenizer_files
 from ckptio.weights import INDEX_SUFFIX, WEIGHTS
 
@@ -79,6 +79,7 @@ def plan_folder(
     old = frozenset(os.listdir(target)) if target.is_dir() else frozenset()
     config = folder_config(checkpoint)
     problems: list[Problem] = []
+    assumed: Mapping[str, Any] = {}
     stays = {
         name for name in old.intersection(WEIGHTS) if not name.removesuffix(INDEX_SUFFIX).endswith(suffixes)
     }
@@ -92,6 +93,7 @@ def plan_folder(
     else:
         tied = _HEAD not in checkpoint.specs
         known = checkpoint.metadata.get("config") or {}
+        assumed = assumed_for_hf(known, recognised)
         config, problems = config_to_hf(known, recognised, _dtype(checkpoint), tied=tied)
     copied, made = _beside(checkpoint, model_folder(source), tokenizer)
     if GENERATION not in {path.name for path in copied} | made.keys():
@@ -105,6 +107,7 @@ def plan_folder(
         made,
         frozenset(replaced),
         (
+            *_assumed(assumed),
             *(() if present & TOKENIZERS else (NO_TOKENIZER,)),
             *((f"removed from TARGET, as the old model's: {removed}",) if removed else ()),
             *_kept(old & TOKENIZERS - present - replaced | stays),
@@ -129,6 +132,12 @@ def _beside(
     if tokenizer is not None:
         made = {name: content for name, content in made.items() if name not in TOKENIZERS}
     return copied, made
+
+
+def _assumed(config: Mapping[str, Any]) -> Iterator[str]:
+    if config:
+        told = ", ".join(f"{key}={value}" for key, value in config.items())
+        yield f"assumed, as nobody says it: {told}; pass --config where the model has others"
 
 
 def _dtype(checkpoint: Checkpoint) -> DType | None:

@@ -13,7 +13,7 @@ from ckptio.lazily import getter
 
 if TYPE_CHECKING:
     from ckptio.models.config import config_problems, normalise_config, parse_config_value
-    from ckptio.models.hf_config import config_from_hf, config_to_hf, configured, retyped
+    from ckptio.models.hf_config import assumed_for_hf, config_from_hf, config_to_hf, configured, retyped
     from ckptio.models.layouts import LayoutResult, apply_layout, in_layout
     from ckptio.models.llama3 import ffn_range
     from ckptio.models.matching import Recognised
@@ -28,6 +28,7 @@ __all__ = [
     "Row",
     "apply_layout",
     "architecture",
+    "assumed_for_hf",
     "config_from_hf",
     "config_problems",
     "config_to_hf",

@@ -18,7 +18,7 @@ from ckptio.models.llama3 import ffn_factors
 from ckptio.models.matching import Recognised
 from ckptio.models.rope_scaling import LLAMA31, rope_from_hf, scaling_of
 
-__all__ = ["config_from_hf", "config_to_hf", "configured", "retyped"]
+__all__ = ["assumed_for_hf", "config_from_hf", "config_to_hf", "configured", "retyped"]
 
 _DTYPES = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16", DType.F64: "float64"}
 _GGUF = "gguf"
@@ -219,6 +219,14 @@ def configured(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
         names = [name for name in config if key in normalise_config({name: None})]
         changed |= dict.fromkeys(names or [spelling.get(key, key)], value)
     return changed
+
+
+def assumed_for_hf(config: Mapping[str, Any], found: Recognised) -> dict[str, Any]:
+    """Return what `config_to_hf` takes for granted where neither the config nor a tensor says it."""
+    program = _PROGRAMS[found.architecture]
+    said = normalise_config(config).keys() | found.sizes.keys() | program.fixed.keys()
+    said |= {"use_scaled_rope"} if scaling_of(config)[1] else set()
+    return {key: value for key, value in program.usual.items() if key not in said}
 
 
 def retyped(config: Mapping[str, Any], dtype: DType) -> dict[str, Any]:
