@@ -1,7 +1,7 @@
 """Go on with a text, greedily: ``python examples/generate.py MODEL TEXT [TOKENS]``.
 
-MODEL is a folder of transformers, by ``pip install torch transformers``, or a ``.gguf`` file for llama.cpp, by
-``pip install llama-cpp-python``.
+MODEL is a folder of transformers, by ``pip install torch transformers``, or a ``.gguf`` file for llama.cpp,
+by ``pip install llama-cpp-python``.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ __all__ = [
     "Output",
     "Probe",
     "Problem",
+    "capability_problems",
     "parse_flag",
     "parse_options",
 ]
