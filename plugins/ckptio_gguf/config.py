@@ -151,7 +151,8 @@ def model_problems(checkpoint: Checkpoint) -> Iterator[Problem]:
     needed = set(f32_names(architecture(found.architecture), _LAYOUT, found.sizes))
     for spec in checkpoint.specs.values():
         if spec.name in needed and spec.dtype is not DType.F32:
-            what = f"{spec.dtype.value}: llama.cpp takes it as f32 alone; --layout gguf makes it so"
+            remedy = "--dtype f32" if spec.dtype is DType.F64 else "--layout gguf"
+            what = f"{spec.dtype.value}: llama.cpp takes it as f32 alone; {remedy} makes it so"
             yield Problem(spec.name, what)
 
 

@@ -72,7 +72,7 @@ def rope_from_hf(config: Mapping[str, Any], layout: str) -> tuple[dict[str, Any]
     found["use_scaled_rope"] = kind == "llama3"
     differs = [f"{key} {scaling.get(key)!r}" for key, value in LLAMA31.items() if scaling.get(key) != value]
     if kind not in ("default", "llama3"):
-        return found, [Problem("config.rope_scaling", f"{kind!r}: other programs have 'llama3' alone")]
+        return found, [Problem("config.rope_scaling", f"{kind!r}: 'llama3' alone is known in other layouts")]
     if kind == "llama3" and differs and layout == "gguf" and scaling_of(config)[1]:
         apart = {key: value for key, value in scaling.items() if key != "rope_theta"}
         return {**found, "use_scaled_rope": False, "rope_scaling": apart}, []
