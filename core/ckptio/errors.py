@@ -47,9 +47,11 @@ __all__ = [
     "UnknownFormatError",
     "UnsupportedError",
     "listed",
+    "some",
 ]
 
 _LISTED = 20
+_SOME = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +158,8 @@ def listed(lines: Sequence[str]) -> str:
     """Return lines that stand below a message: indented, the first twenty, and how many more there are."""
     more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     return "\n".join(f"  {line}" for line in [*lines[:_LISTED], *more])
+
+
+def some(names: Sequence[str]) -> str:
+    """Return names within a message: the first eight, and an ellipsis where there are more."""
+    return ", ".join(names[:_SOME]) + (", …" if len(names) > _SOME else "")

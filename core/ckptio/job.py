@@ -10,7 +10,7 @@ from typing import Any
 from ckptio.adapters import Annotated, rename, select
 from ckptio.checkpoint import Checkpoint
 from ckptio.dtypes import DType
-from ckptio.errors import OptionError, Problem, UnsupportedError
+from ckptio.errors import OptionError, Problem, UnsupportedError, some
 from ckptio.folder_plan import plan_folder
 from ckptio.format import SHARD_SIZE, Format, parse_options
 from ckptio.models import (
@@ -35,7 +35,6 @@ from ckptio.writing import Progress, Written, refuse, write_checkpoint
 __all__ = ["Job"]
 
 _HF = "hf"
-_LISTED = 10
 
 
 class Job:
@@ -91,9 +90,8 @@ class Job:
                 raise OptionError(f"--strip_prefix {prefix!r} matches no tensor")
             taken = [old for old, new in names.items() if not new or new in self.current]
             if taken:
-                listed = ", ".join(taken[:_LISTED]) + (", …" if len(taken) > _LISTED else "")
                 what = f"--strip_prefix {prefix!r}: without it, a name is empty or taken already"
-                raise OptionError(f"{what}: {listed}")
+                raise OptionError(f"{what}: {some(taken)}")
             self.current = rename(self.current, names)
             self.moved = chain(self.moved, {old: Moved((new,), ("renamed",)) for old, new in names.items()})
 
@@ -204,7 +202,11 @@ class Job:
     ) -> Written:
         """Refuse what cannot be held, else write."""
         with plugin_at_work(self.format, f"checking {source}"):
-            self.problems += self.format.check(self.current, self.options)
+            found = self.format.check(self.current, self.options)
+        # On the way between two layouts, tensors have names that neither of them knows.
+        unfinished = self.layout is not None and self.layout.problems
+        halfway = {*self.current.specs} - {*self.source} if unfinished else set()
+        self.problems += [problem for problem in found if problem.where not in halfway]
         # The layout and the format may say the same of a tensor, in the same words.
         problems = tuple(dict.fromkeys(self.problems))
         try:

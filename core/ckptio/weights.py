@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ckptio.errors import UnsupportedError, listed
+from ckptio.errors import UnsupportedError, listed, some
 from ckptio.format import Confidence, Match
 
 __all__ = ["INDEX_SUFFIX", "WEIGHTS", "candidates", "locate", "match_folder"]
@@ -25,7 +25,6 @@ WEIGHTS = (
 """The names under which transformers looks for weights, the first that is there taken."""
 
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}\b")
-_SHOWN = 8
 
 
 def candidates(names: Iterable[str], suffix: str, whole: str | None = None) -> list[str]:
@@ -57,7 +56,7 @@ def match_folder(listing: Sequence[str], suffix: str, whole: str | None = None) 
     if not found:
         return Match(Confidence.NO, f"a directory without an index *{suffix}{INDEX_SUFFIX} or a whole file")
     if len(found) > 1:
-        return Match(Confidence.NAME, f"a directory that holds {_some(found)}")
+        return Match(Confidence.NAME, f"a directory that holds {some(found)}")
     usual = [name for name in WEIGHTS if name in listing]
     if usual and usual[0] != found[0]:
         what = f"a directory that holds {found[0]}, but transformers takes {usual[0]}"
@@ -65,7 +64,7 @@ def match_folder(listing: Sequence[str], suffix: str, whole: str | None = None) 
     others = [
         name for name in dict.fromkeys([*usual, *_possible(listing, suffix, whole)[0]]) if name != found[0]
     ]
-    passed = f", which transformers takes before {_some(others)}" if usual and others else ""
+    passed = f", which transformers takes before {some(others)}" if usual and others else ""
     return Match(Confidence.SURE, f"a directory that holds {found[0]}{passed}")
 
 
@@ -75,7 +74,3 @@ def _possible(names: Iterable[str], suffix: str, whole: str | None) -> tuple[lis
     indexes = [name for name in seen if name.endswith(f"{suffix}{INDEX_SUFFIX}")]
     files = [name for name in seen if name.endswith(suffix) and not _NUMBERED.search(name)]
     return indexes + [name for name in files if whole in (None, name)], indexes
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

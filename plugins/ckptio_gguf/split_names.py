@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckptio import Confidence, Match, UnsupportedError
-from ckptio.errors import listed
+from ckptio.errors import listed, some
 
 __all__ = ["SUFFIX", "Place", "locate", "match_directory", "place_of"]
 
 SUFFIX = ".gguf"
 _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL | re.ASCII)
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def match_directory(listing: Sequence[str]) -> Match:
     found = _models(listing)
     if not found:
         return Match(Confidence.NO, f"a directory without a file *{SUFFIX}")
-    what = f"a directory that holds {', '.join(found[:_SHOWN])}" + (", …" if len(found) > _SHOWN else "")
+    what = f"a directory that holds {some(found)}"
     usual = next((name for name in WEIGHTS if name in listing), None)
     if usual is not None:
         return Match(Confidence.NAME, f"{what}, but transformers takes {usual}")

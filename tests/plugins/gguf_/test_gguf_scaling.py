@@ -186,6 +186,15 @@ def test_a_scaling_without_its_tensor_is_refused(tmp_path: Path) -> None:
         ckptio.convert(tmp_path / "a.gguf", tmp_path / "b.gguf", config={"use_scaled_rope": True})
 
 
+def test_a_refusal_has_no_names_from_half_the_way(tmp_path: Path) -> None:
+    bare = (llama(tmp_path / "hf") / "model.safetensors").rename(tmp_path / "bare.safetensors")
+    how: dict[str, Any] = {"config": {"n_head": 6, "use_scaled_rope": True}, "options": {"quantize": "q8_0"}}
+    with pytest.raises(UnsupportedError) as caught:
+        ckptio.convert(bare, tmp_path / "a.gguf", layout="gguf", **how)
+    assert "config.rope_theta" in {each.where for each in caught.value.problems}
+    assert not any(each.where.startswith("transformer.") for each in caught.value.problems)
+
+
 @pytest.mark.parametrize("dtype", [None, "f16", "bf16"])
 def test_norms_stay_f32_and_a_tied_head_is_not_stored(dtype: str | None, tmp_path: Path) -> None:
     folder, path = llama(tmp_path / "hf", ml_dtypes.bfloat16, rope_scaling=LLAMA31), tmp_path / "a.gguf"
