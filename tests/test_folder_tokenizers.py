@@ -61,6 +61,18 @@ def test_the_tokenizer_of_another_folder_takes_the_place_of_the_own(
         }
 
 
+def test_a_directory_of_further_templates_is_named_on_either_side(tmp_path: Path, model: Path) -> None:
+    further = model / "additional_chat_templates"
+    folder_with(further, **{"tool.jinja": "x"})
+    assert to_folder(model, tmp_path / "out").notes == (f"not copied, to be done by hand: {further}",)
+    assert not (tmp_path / "out" / "additional_chat_templates").exists()
+    old = folder_with(tmp_path / "out" / "additional_chat_templates", **{"old.jinja": "y"})
+    further.rename(tmp_path / "away")
+    report = to_folder(model, tmp_path / "out", overwrite=True)
+    assert report.notes == ("kept in TARGET as it was: additional_chat_templates",)
+    assert (old / "old.jinja").read_text() == "y"
+
+
 def test_a_model_without_a_tokenizer_gets_one(tmp_path: Path, model: Path, other: Path) -> None:
     (model / "model.safetensors").rename(tmp_path / "bare.safetensors")
     for tokenizer, notes in ((None, (MISSING,)), (str(other), ()), (other, ())):

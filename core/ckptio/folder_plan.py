@@ -24,7 +24,7 @@ from ckptio.folders import (
     model_folder,
 )
 from ckptio.models import Recognised, assumed_for_hf, config_to_hf, retyped
-from ckptio.tokenizer import NO_TOKENIZER, TOKENIZERS, tokenizer_files
+from ckptio.tokenizer import FURTHER_TEMPLATES, NO_TOKENIZER, TOKENIZERS, tokenizer_files
 from ckptio.weights import INDEX_SUFFIX, WEIGHTS
 
 __all__ = ["FolderPlan", "plan_folder"]
@@ -95,7 +95,8 @@ def plan_folder(
         known = checkpoint.metadata.get("config") or {}
         assumed = assumed_for_hf(known, recognised)
         config, problems = config_to_hf(known, recognised, _dtype(checkpoint), tied=tied)
-    copied, made = _beside(checkpoint, model_folder(source), tokenizer)
+    own = model_folder(source)
+    copied, made = _beside(checkpoint, own, tokenizer)
     if GENERATION not in {path.name for path in copied} | made.keys():
         made |= _generation(config)
     present = {path.name for path in copied} | made.keys()
@@ -110,7 +111,8 @@ def plan_folder(
             *_assumed(assumed),
             *(() if present & TOKENIZERS else (NO_TOKENIZER,)),
             *((f"removed from TARGET, as the old model's: {removed}",) if removed else ()),
-            *_kept(old & TOKENIZERS - present - replaced | stays),
+            *_not_copied(tokenizer or own),
+            *_kept(old & {*TOKENIZERS, FURTHER_TEMPLATES} - present - replaced | stays),
         ),
         tuple(problems),
     )
@@ -118,6 +120,11 @@ def plan_folder(
 
 def _kept(names: Collection[str]) -> tuple[str, ...]:
     return (f"kept in TARGET as it was: {', '.join(sorted(names))}",) if names else ()
+
+
+def _not_copied(place: Path | None) -> Iterator[str]:
+    if place is not None and (place / FURTHER_TEMPLATES).is_dir():
+        yield f"not copied, to be done by hand: {place / FURTHER_TEMPLATES}"
 
 
 def _beside(

@@ -10,6 +10,7 @@ from ckptio.errors import OptionError
 from ckptio.format import Format
 
 __all__ = [
+    "FURTHER_TEMPLATES",
     "NO_TOKENIZER",
     "TOKENIZERS",
     "TOKENIZER_OPTION",
@@ -31,6 +32,8 @@ TOKENIZERS = frozenset(
         "vocab.json",
     }
 )
+FURTHER_TEMPLATES = "additional_chat_templates"
+"""The directory in which transformers keeps chat templates beside the usual one; it is not copied."""
 TOKENIZER_OPTION = "tokenizer"
 """The option by which a format that has room for a tokenizer is told the folder of its files."""
 NO_TOKENIZER = "no tokenizer: SOURCE has none of its files; pass --tokenizer DIR"
