@@ -70,8 +70,15 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is int:
             found[key] = value
         elif type(value) is float:
-            found[key] = float(str(np.float32(value)))
+            found[key] = float(str(_narrow(value)))
     return {**found, **_rotation(metadata, name, found)} if found else found
+
+
+def _narrow(value: float) -> np.floating[Any]:
+    """Return a number as an f32, or as it is where that is beyond all of f32."""
+    with np.errstate(over="ignore"):
+        narrow = np.float32(value)
+    return narrow if np.isfinite(narrow) else np.float64(value)
 
 
 def _rotation(metadata: Mapping[str, Any], name: Any, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def with_model(checkpoint: Checkpoint) -> dict[str, Any]:
     for key, ending in _KEYS[name].items():
         if key in config and said.get(key) != config[key]:
             value = config[key]
-            metadata[f"{name}.{ending}"] = float(np.float32(value)) if isinstance(value, float) else value
+            metadata[f"{name}.{ending}"] = float(_narrow(value)) if isinstance(value, float) else value
     if found is not None and is_new:
         metadata[f"{name}.{_WIDTH}"] = found.sizes.get("n_ffn", 4 * found.sizes["n_embd"])
         heads = config.get("n_head")

@@ -167,3 +167,16 @@ def test_a_hyperparameter_that_is_given_replaces_that_of_the_file(tmp_path: Path
     assert fields["gpt2.attention.head_count"].contents() == 4
     assert fields["gpt2.context_length"].contents() == 8
     assert "ckptio.metadata" not in fields
+
+
+def test_a_number_beyond_f32_is_carried(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_key_value("llama.rope.freq_base", 1e300, gguf.GGUFValueType.FLOAT64)
+    writer.add_tensor("x", np.ones(32, "<f4"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ckptio.convert(tmp_path / "a.gguf", tmp_path / "a.npz")
+    ckptio.convert(tmp_path / "a.npz", tmp_path / "b.gguf")
+    assert (tmp_path / "b.gguf").read_bytes() == (tmp_path / "a.gguf").read_bytes()
