@@ -20,6 +20,7 @@ from ckptio.models import (
     parse_config_value,
     recognise,
 )
+from ckptio.testing.bounds import memory_bound
 from golden import golden
 from llmc_files import MODELS, gpt2, layout_of, truth
 
@@ -215,6 +216,16 @@ def test_a_layer_that_is_missing_in_between_is_named() -> None:
     found = reasons(MemoryCheckpoint(tensors))
     assert len(found) == 12
     assert all(where.startswith("transformer.h.1.") and "missing" in what for where, what in found.items())
+
+
+def test_many_layers_of_one_row_do_not_make_up_all_the_others() -> None:
+    one = np.ones(8, np.float32)
+    checkpoint = MemoryCheckpoint({f"blk.{i}.attn_norm.weight": one for i in range(20_000)})
+    with memory_bound(20 << 20, "20,000 layers of one row"):
+        (problem,) = apply_layout(checkpoint, "hf").problems
+    # A LLaMA of llama.cpp has eight more in each layer, and two of none where the head is the embedding.
+    missing = 20_000 * 8 + 2
+    assert f"and {missing - 20} more" in problem.what
 
 
 def test_what_is_no_known_architecture_is_one_problem_with_the_nearest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class Recognised:
 class Matching:
     """A checkpoint laid over the table of its nearest architecture, as a layout has it.
 
-    ``layout`` is None for the canonical table. ``checkpoint`` has the names of the table.
+    ``layout`` is None for the canonical table. ``checkpoint`` has the names of the table. Of the ``absent``
+    tensors, ``missing`` has the names: all where they are fewer than those that fit, else the first.
     """
 
     checkpoint: Checkpoint
@@ -44,6 +46,7 @@ class Matching:
     layout: str | None
     rows: Mapping[str, Row]
     sizes: Mapping[str, int]
+    absent: int
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     rivals: tuple[str, ...] = ()
@@ -51,7 +54,7 @@ class Matching:
     @property
     def known(self) -> bool:
         """True when more of the names fit than are missing or do not belong."""
-        return len(self.rows) > len(self.missing) + len(self.unexpected)
+        return len(self.rows) > self.absent + len(self.unexpected)
 
     @property
     def table(self) -> Architecture:
@@ -62,7 +65,7 @@ class Matching:
     def distance(self) -> tuple[int, int]:
         """How far the checkpoint is from this table: by its names, then by the shapes."""
         return (
-            len(self.missing) + len(self.unexpected) - len(self.rows),
+            self.absent + len(self.unexpected) - len(self.rows),
             sum(1 for _ in self._wrong_shapes()),
         )
 
@@ -70,9 +73,10 @@ class Matching:
         """Return everything in which the checkpoint is not a model of this architecture."""
         title = self.architecture.title
         if not self.known:
-            what = f"not a known architecture; the nearest, {title}, would need {_some(self.missing)}"
+            wanted = _some(self.missing, self.absent)
+            what = f"not a known architecture; the nearest, {title}, would need {wanted}"
             if self.unexpected:
-                what += f", and has no {_some(self.unexpected)}"
+                what += f", and has no {_some(self.unexpected, len(self.unexpected))}"
             return [Problem("", what)]
         if self.rivals:
             what = f"the tensors fit several layouts ({', '.join(self.rivals)}); pass --source_layout NAME"
@@ -153,15 +157,15 @@ def lay_over(architecture: Architecture, checkpoint: Checkpoint, layout: str | N
     config = checkpoint.metadata.get("config")
     tied = config.get("tie_word_embeddings") if isinstance(config, Mapping) else None
     optional = architecture.optional(layout, rows.keys(), tied)
-    missing = tuple(
-        name
-        for row in table.rows
-        if row.name not in optional
-        for name in row.names(n_layer)
-        if name not in rows
-    )
+    needed = [row for row in table.rows if row.name not in optional]
+    present = Counter(row.name for row in rows.values())
+    absent = sum(row.count(n_layer) - present[row.name] for row in needed)
+    # Many layers of one row alone would make up many times as many names.
+    listed = None if absent < len(rows) else _LISTED
+    absentees = (name for row in needed for name in row.names(n_layer) if name not in rows)
+    missing = tuple(itertools.islice(absentees, listed))
     sizes = {"n_layer": n_layer, **_infer_sizes(checkpoint, rows)}
-    return Matching(checkpoint, architecture, layout, rows, sizes, missing, tuple(unexpected))
+    return Matching(checkpoint, architecture, layout, rows, sizes, absent, missing, tuple(unexpected))
 
 
 def canonical_layouts(architecture: Architecture) -> tuple[str, ...]:
@@ -197,6 +201,6 @@ def _infer_sizes(checkpoint: Checkpoint, rows: Mapping[str, Row]) -> dict[str, i
     return sizes
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _some(names: tuple[str, ...], count: int) -> str:
     listed = ", ".join(names[:_LISTED])
-    return f"{listed} and {len(names) - _LISTED} more" if len(names) > _LISTED else listed
+    return f"{listed} and {count - _LISTED} more" if count > _LISTED else listed
