@@ -222,7 +222,7 @@ def test_many_layers_of_one_row_do_not_make_up_all_the_others() -> None:
     one = np.ones(8, np.float32)
     checkpoint = MemoryCheckpoint({f"blk.{i}.attn_norm.weight": one for i in range(20_000)})
     with memory_bound(20 << 20, "20,000 layers of one row"):
-        (problem,) = apply_layout(checkpoint, "hf").problems
+        (problem,) = apply_layout(checkpoint, "hf", "gguf").problems
     # A LLaMA of llama.cpp has eight more in each layer, and two of none where the head is the embedding.
     missing = 20_000 * 8 + 2
     assert f"and {missing - 20} more" in problem.what
