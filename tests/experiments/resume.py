@@ -16,6 +16,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -106,8 +107,18 @@ class Runs:
             said = (self.folder / f"{run}.err").read_text()
             raise RuntimeError(f"{self.case}: the run {run!r} ended with {process.exitcode}: {said}")
 
-    def kill(self, run: str, after: int, delay: float) -> None:
-        """Start a run and kill it with SIGKILL ``delay`` seconds after it has finished a step."""
+    def kill(self, run: str, after: int, delay: float) -> int:
+        """Start a run and kill it with SIGKILL ``delay`` seconds after it has finished step ``after``.
+
+        One that was done already is started again, to be killed earlier. Returns that step.
+        """
+        while not self._killed(run, after, delay):
+            shutil.rmtree(self.folder / run, ignore_errors=True)
+            self.log(run).unlink()
+            after, delay = max(1, after // 2), 0.0
+        return after
+
+    def _killed(self, run: str, after: int, delay: float) -> bool:
         log, deadline = self.log(run), time.monotonic() + _PATIENCE
         process = self.start(run)
         while process.is_alive() and time.monotonic() < deadline:
@@ -117,9 +128,12 @@ class Runs:
             time.sleep(0.002)
         process.kill()
         process.join()
+        if process.exitcode == 0 and (after > 1 or delay):
+            return False
         if process.exitcode != -signal.SIGKILL or time.monotonic() > deadline:
             said = f"ended with {process.exitcode}"
             raise RuntimeError(f"{self.case}: the run {run!r} was not killed on its way, but {said}")
+        return True
 
 
 def train(model: str, flags: Sequence[str], log: Path, errors: Path) -> None:
@@ -140,8 +154,7 @@ def run_case(case: Case, plan: Plan, folder: Path, dice: random.Random) -> Outco
     runs = Runs(case, plan, folder)
     runs.finish("whole")
     runs.finish("resumed", runs.step("whole", plan.resume_at))
-    after = dice.randrange(1, plan.iterations)
-    runs.kill("killed", after, dice.random() * 0.05)
+    after = runs.kill("killed", dice.randrange(1, plan.iterations), dice.random() * 0.05)
     runs.finish("killed", "latest")
     return Outcome(case, *_compare_resumed(runs), after, tuple(_faults(runs)))
 
