@@ -13,6 +13,7 @@ import numpy as np
 
 from ckptio import Checkpoint, DType, OptionError, Problem
 from ckptio.models import Recognised, architecture, normalise_config, recognise
+from ckptio.models.config import kv_heads
 from ckptio.models.llama3 import DIVISORS
 from ckptio.models.reshaping import f32_names
 from ckptio.models.rope_scaling import scaling_of
@@ -176,8 +177,7 @@ def _config(checkpoint: Checkpoint, found: Recognised | None) -> dict[str, Any] 
         known.setdefault("norm_eps", _GPT2_EPS)
     heads = known.get("n_head")
     if "n_qkv" in found.sizes and isinstance(heads, int) and heads > 0 and known["n_embd"] % heads == 0:
-        rows = known["n_embd"] // heads
-        known.setdefault("n_kv_head", (found.sizes["n_qkv"] - known["n_embd"]) // (2 * rows))
+        known.setdefault("n_kv_head", kv_heads(known["n_embd"], heads, found.sizes["n_qkv"]))
     return known
 
 

@@ -11,35 +11,14 @@ from typing import Any
 
 from ckptio import DType
 from ckptio_torch.dtypes import DTYPES, OTHER_DTYPES, STORAGES
+from ckptio_torch.reasons import LAZY, REASONS
 from ckptio_torch.records import Global, Map, Storage, StorageType, Tagged, Tensor, Unknown
 
-__all__ = ["BadArgumentsError", "build", "look_up", "reason", "storage_of"]
+__all__ = ["BadArgumentsError", "build", "look_up", "storage_of"]
 
 
 class BadArgumentsError(ValueError):
     """Arguments that torch itself never writes."""
-
-
-_LAZY = "torch.resolve_conj"
-_REASONS = {
-    _LAZY: "a tensor whose elements are yet to be conjugated or negated (resolve_conj, resolve_neg)",
-    "torch._utils._rebuild_qtensor": "a quantized tensor",
-    "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
-    "torch._utils._rebuild_sparse_csr_tensor": "a sparse tensor",
-    "torch._utils._rebuild_nested_tensor": "a nested tensor",
-    "torch._utils._rebuild_meta_tensor_no_storage": "a meta tensor, which has no data",
-    "torch._utils._rebuild_wrapper_subclass": "a tensor of a subclass",
-    "torch._tensor._rebuild_from_type_v2": "a tensor with attributes or of a subclass",
-    "torch._utils._rebuild_parameter_with_state": "a parameter with attributes",
-    "torch._utils._rebuild_device_tensor_from_numpy": "a tensor of another backend, stored as a numpy array",
-    "torch.distributed.tensor.DTensor": "a distributed tensor",
-    **{f"torch.{name}": "an element type that ckptio does not know" for name in OTHER_DTYPES},
-}
-
-
-def reason(name: str) -> str:
-    """Return what is known of a global that is not read, in words."""
-    return _REASONS.get(name, "not on the list of what is read")
 
 
 def look_up(name: str) -> tuple[Any, bool]:
@@ -50,7 +29,7 @@ def look_up(name: str) -> tuple[Any, bool]:
     if module == "torch" and (last in DTYPES or last in OTHER_DTYPES):
         return Tagged("torch.dtype", last), True
     if name in _MAKERS:
-        return Global(name), name not in _REASONS
+        return Global(name), name not in REASONS
     return Unknown(name), False
 
 
@@ -116,7 +95,7 @@ def _tensor(args: tuple[Any, ...]) -> Tensor | Unknown:
     if flags is not None and not isinstance(flags, Map):
         raise BadArgumentsError("a tensor with arguments that are not known")
     if flags is not None and any(flag is not False for flag in flags.items[1::2]):
-        return Unknown(_LAZY)
+        return Unknown(LAZY)
     return Tensor(storage, dtype, offset, shape, strides, requires_grad)
 
 

@@ -23,7 +23,7 @@ from ckptio.archive import ZipArchive, ZipEntry
 from ckptio.checkpoint import CHUNK_BYTES
 from ckptio.files import read_chunks
 from ckptio.limits import shape_problem
-from ckptio_torch.classes import reason
+from ckptio_torch.reasons import reason
 from ckptio_torch.records import Tensor
 from ckptio_torch.source import Reader
 from ckptio_torch.tree import Tree, flatten

@@ -11,7 +11,7 @@ from typing import Any
 
 from ckptio import DType
 
-__all__ = ["Global", "Map", "Storage", "StorageType", "Tagged", "Tensor", "Unknown"]
+__all__ = ["Global", "Map", "Storage", "StorageType", "Tagged", "Tensor", "Unknown", "kind_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,3 +86,14 @@ class Unknown:
 
     name: str
     content: Map = field(default_factory=Map)
+
+
+def kind_of(value: Any) -> str | None:
+    """Return the type of a container or tagged value that is no plain dict."""
+    if isinstance(value, Tagged):
+        return value.kind
+    if isinstance(value, Map):
+        return value.kind
+    if isinstance(value, list):
+        return "list"
+    return "tuple" if isinstance(value, tuple) else None

@@ -15,8 +15,8 @@ from ckptio import CorruptCheckpointError, Problem, UnsupportedError, current_li
 from ckptio.jsontext import nesting_problem, parse_object
 from ckptio.leaves import join_keys
 from ckptio_torch.attributes import NOT_JSON, as_json
-from ckptio_torch.classes import reason
-from ckptio_torch.records import Global, Map, Storage, StorageType, Tagged, Tensor, Unknown
+from ckptio_torch.reasons import reason
+from ckptio_torch.records import Global, Map, Storage, StorageType, Tagged, Tensor, Unknown, kind_of
 from ckptio_torch.source import Budget
 
 __all__ = ["OWN", "ROOT_TENSOR", "Tree", "flatten"]
@@ -65,7 +65,7 @@ class _Flattening:
         self._flat = False
 
     def run(self, root: Any) -> Tree:
-        kind = _kind(root)
+        kind = kind_of(root)
         if isinstance(root, Tensor):
             self._add(ROOT_TENSOR, root)
             kind = ROOT_TENSOR
@@ -131,7 +131,7 @@ class _Flattening:
         if isinstance(value, Storage | StorageType | Global):
             what = "a class" if isinstance(value, StorageType | Global) else "a bare storage"
             raise UnsupportedError(f"{self.path}: {_short(name)} is {what}, no tensor or plain value")
-        kind = _kind(value)
+        kind = kind_of(value)
         if isinstance(value, Map) and (value.items or value.attributes is not None):
             if kind is not None:
                 self._note(name, kind)
@@ -175,7 +175,7 @@ class _Flattening:
         stack: list[tuple[Any, list[Any], str, int]] = [(value, found, name, 0)]
         while stack:
             each, out, where, depth = stack.pop()
-            kind = _kind(each)
+            kind = kind_of(each)
             if kind is not None and kind != "list":
                 kinds.append((where, kind))
             if isinstance(each, Tagged):
@@ -235,17 +235,6 @@ class _Flattening:
 
     def _error(self, what: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(what, path=self.path)
-
-
-def _kind(value: Any) -> str | None:
-    """Return the type of a container or tagged value that is no plain dict."""
-    if isinstance(value, Tagged):
-        return value.kind
-    if isinstance(value, Map):
-        return value.kind
-    if isinstance(value, list):
-        return "list"
-    return "tuple" if isinstance(value, tuple) else None
 
 
 def _short(name: str) -> str:

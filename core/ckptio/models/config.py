@@ -27,7 +27,7 @@ from typing import Any
 
 from ckptio.errors import OptionError, Problem
 
-__all__ = ["config_problems", "normalise_config", "parse_config_value"]
+__all__ = ["config_problems", "kv_heads", "normalise_config", "parse_config_value"]
 
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("n_layer", "n_head", "n_kv_head", "n_embd", "vocab_size", "block_size"), int),
@@ -110,6 +110,11 @@ def parse_config_value(key: str, text: str) -> int | float | bool | str:
     if value is None or not _is_valid(kind, value):
         raise OptionError(f"--config {key}={text}: {_EXPECTED[kind]} expected")
     return value
+
+
+def kv_heads(n_embd: int, n_head: int, n_qkv: int) -> int:
+    """Return how many heads keys and values have each, of which Q, K and V have ``n_qkv`` rows together."""
+    return (n_qkv - n_embd) // (2 * (n_embd // n_head))
 
 
 def config_problems(config: Mapping[str, Any], sizes: Mapping[str, int]) -> list[Problem]:

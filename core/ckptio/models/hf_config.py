@@ -13,7 +13,7 @@ from typing import Any
 
 from ckptio.dtypes import DType
 from ckptio.errors import Problem
-from ckptio.models.config import config_problems, normalise_config
+from ckptio.models.config import config_problems, kv_heads, normalise_config
 from ckptio.models.llama3 import ffn_factors
 from ckptio.models.matching import Recognised
 from ckptio.models.rope_scaling import LLAMA31, rope_from_hf, scaling_of
@@ -172,9 +172,8 @@ def config_to_hf(
         return {}, problems
     known = {**program.usual, **normal, **found.sizes}
     if "n_qkv" in known:
-        head = known["n_embd"] // known["n_head"]
-        known.setdefault("n_kv_head", (known.pop("n_qkv") - known["n_embd"]) // (2 * head))
-        known.pop("n_qkv", None)
+        known.setdefault("n_kv_head", kv_heads(known["n_embd"], known["n_head"], known["n_qkv"]))
+        del known["n_qkv"]
     _, scaling = scaling_of(known)
     scaled = known.pop("use_scaled_rope", False)
     trained = known.get("block_size")
