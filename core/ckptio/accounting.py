@@ -9,7 +9,7 @@ from ckptio.report import ConversionReport, Fate
 
 if TYPE_CHECKING:
     from ckptio.job import Job
-    from ckptio.models.reshaping import Moved
+    from ckptio.models.moves import Moved
     from ckptio.writing import Written
 
 __all__ = ["account"]

@@ -24,7 +24,8 @@ from ckptio.models import (
     parse_config_value,
     recognise,
 )
-from ckptio.models.reshaping import Moved, chain, f32_names
+from ckptio.models.moves import Moved, chain
+from ckptio.models.reshaping import f32_names
 from ckptio.output import Output
 from ckptio.reading import plugin_at_work
 from ckptio.tokenizer import NO_TOKENIZER, lacks_tokenizer

@@ -15,17 +15,9 @@ from ckptio.errors import OptionError, Problem, UnsupportedError
 from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.divisors import add_divisors, drop_divisors
 from ckptio.models.matching import Matching, Recognised, lay_over
+from ckptio.models.moves import Moved, chain, moves
 from ckptio.models.recognition import embeddings, known_layouts, match
-from ckptio.models.reshaping import (
-    Moved,
-    Widened,
-    chain,
-    f32_names,
-    from_canonical,
-    head_problems,
-    moves,
-    to_canonical,
-)
+from ckptio.models.reshaping import Widened, f32_names, from_canonical, head_problems, to_canonical
 from ckptio.models.rope_scaling import scaling_problems
 from ckptio.models.tables import ROPE_DIVISORS, TRIL, Architecture, Row
 from ckptio.models.values import difference, tril_chunks, tril_fault

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ckptio.adapters import rename
 from ckptio.checkpoint import Checkpoint
 from ckptio.errors import Problem
-from ckptio.models.reshaping import Moved
+from ckptio.models.moves import Moved
 from ckptio.models.tables import Architecture, Row, split_dim
 
 __all__ = ["Matching", "Recognised", "canonical_layouts", "lay_over"]

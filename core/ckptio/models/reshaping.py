@@ -5,7 +5,7 @@ Nothing is read before it is asked for. What is only renamed, split or joined by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +17,7 @@ from ckptio.models.tables import Architecture, Part, Row, dim_value
 from ckptio.rows import Concatenated, Sliced
 from ckptio.transforms import Cast, Transposed
 
-__all__ = [
-    "Moved",
-    "Widened",
-    "chain",
-    "f32_names",
-    "from_canonical",
-    "head_problems",
-    "moves",
-    "to_canonical",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a tensor has become: the names of the target that it is in, and what was done to it."""
-
-    targets: tuple[str, ...]
-    actions: tuple[str, ...]
+__all__ = ["Widened", "f32_names", "from_canonical", "head_problems", "to_canonical"]
 
 
 class Widened(Cast):
@@ -55,17 +38,6 @@ class _Tensor:
     row: Row
     part: Part
     alone: bool
-
-
-def chain(first: Mapping[str, Moved], then: Mapping[str, Moved]) -> dict[str, Moved]:
-    """Return what has become of tensors that were moved twice."""
-    moved = dict(then)
-    for name, one in first.items():
-        steps = [moved.pop(target, Moved((target,), ())) for target in one.targets]
-        targets = tuple(dict.fromkeys(target for step in steps for target in step.targets))
-        actions = tuple(dict.fromkeys((*one.actions, *(action for step in steps for action in step.actions))))
-        moved[name] = Moved(targets, actions)
-    return moved
 
 
 def head_problems(
@@ -94,34 +66,6 @@ def head_problems(
         what = f"n_head {config['n_head']} makes heads of {rows} rows, but K has {sizes['n_kv']}"
         return [Problem("config.n_head", what)]
     return []
-
-
-def moves(
-    table: Architecture, source: str | None, target: str | None, n_layer: int, names: Collection[str]
-) -> dict[str, Moved]:
-    """Return what becomes of those of ``names`` that are otherwise in ``target``; None: the canonical table.
-
-    Layouts that store as many parts of a tensor store the same ones.
-    """
-    moved: dict[str, Moved] = {}
-    for row in table.rows:
-        old, new = row.parts(source or ""), row.parts(target or "")
-        turned = row.column(source or "").transposed != row.column(target or "").transposed
-        for index, each in enumerate(old):
-            parts = new[index : index + 1] if len(old) == len(new) else new
-            done = {
-                "split": len(new) > len(old),
-                "joined": len(new) < len(old),
-                "renamed": len(new) == len(old) and each.name != parts[0].name,
-                "transposed": turned,
-                "reordered": any(part.rotary != each.rotary for part in parts),
-            }
-            actions = tuple(action for action, applies in done.items() if applies)
-            for layer in range(row.count(n_layer)) if actions else ():
-                name, *targets = (part.name.replace("{l}", str(layer)) for part in (each, *parts))
-                if name in names:
-                    moved[name] = Moved(tuple(targets), actions)
-    return moved
 
 
 def to_canonical(
