@@ -1,4 +1,4 @@
-"""What becomes of each tensor on the way from one layout to another: its new names, and what is done to it."""
+"""What becomes of each tensor on the way from one layout to another: its new names, what is done to it."""
 
 from __future__ import annotations
 
