@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
-GOLDEN = Path(os.environ.get("CKPTIO_GOLDEN", DATA / "golden"))
+GOLDEN = Path(os.environ.get("CKPTIO_GOLDEN", DATA / "golden")).absolute()
 
 
 def golden(relative: str) -> Path:
