@@ -16,6 +16,7 @@ from ckptio import Checkpoint, MemoryCheckpoint, OptionError
 from ckptio.adapters import Adapter, Annotated, rename
 from ckptio.cli import main
 from ckptio.folder_plan import plan_folder
+from ckptio.folders import model_folder
 from ckptio.models import recognise
 from hub import make_model, to_folder
 
@@ -150,7 +151,7 @@ class Speaking(Adapter):
 def plan(checkpoint: Checkpoint, source: Path, **options: Any) -> tuple[dict[str, str], tuple[str, ...]]:
     planned = plan_folder(
         checkpoint,
-        source,
+        model_folder(source),
         source.parent / "target",
         suffixes=(".safetensors",),
         recognised=recognise(checkpoint),

@@ -72,16 +72,20 @@ def convert(
     writer = choose_writer(target, checkpoint_format, registry(), directory=directory)
     check_place(target, overwrite=overwrite, source=source, directory=writer.format.capabilities.shards)
     folder = None if tokenizer is None else asked_tokenizer(Path(tokenizer))
-    chosen = _options(writer.format, options, asked, source, layout, folder)
+    own = model_folder(source)
+    given = option_with_tokenizer(
+        writer.format, options, folder, layout=layout or writer.format.capabilities.layout, own=own
+    )
+    chosen = _for_directory(writer.format, given, asked if directory else None, folder)
     with open_as(reader, source, source_options) as opened:
-        _check_apart(opened, source, target)
+        _check_apart(opened, source, target, own)
         job = Job(opened, writer.format, chosen, allow)
         job.configure(config)
         job.choose(select, drop)
         job.strip(strip_prefix)
         job.arrange(layout, source_layout, config_beside(source))
         job.cast(dtype)
-        make_output = job.furnish(source, target, folder)
+        make_output = job.furnish(own, target, folder)
         written = job.write(target, str(source), overwrite, progress, make_output)
         return account(job, str(source), str(target), reader.format.name, written, time.monotonic() - began)
 
@@ -109,37 +113,27 @@ def save_checkpoint(
     return account(job, "memory", str(target), "memory", written, time.monotonic() - began)
 
 
-def _check_apart(opened: Checkpoint, source: Path, target: Path) -> None:
+def _check_apart(opened: Checkpoint, source: Path, target: Path, folder: Path | None) -> None:
     """Raise `OptionError` when the target is one of the several files that the source is made of."""
     if not target.is_file():
         return
-    folder = model_folder(source)
     beside = target.name.endswith(INDEX_SUFFIX) or target.name in {CONFIG, GENERATION, *TOKENIZERS}
     in_folder = folder is not None and folder.samefile(target.parent)
     if opened.reads(target) or (beside and in_folder):
         raise OptionError(f"{target}: is a file of the source, {source}; name another target")
 
 
-def _options(
-    chosen: Format,
-    options: Mapping[str, Any] | None,
-    asked: str,
-    source: Path,
-    layout: str | None,
-    tokenizer: Path | None,
+def _for_directory(
+    chosen: Format, given: dict[str, Any], directory: str | None, tokenizer: Path | None
 ) -> Mapping[str, Any]:
-    """Return the writer's options, with those for a target that is a directory and for a tokenizer."""
-    given = option_with_tokenizer(
-        chosen,
-        options,
-        tokenizer,
-        layout=layout or chosen.capabilities.layout,
-        own=model_folder(source),
-    )
-    if asked.endswith(os.sep) and not chosen.capabilities.shards:
+    """Return the writer's options for a target that is a ``directory``, by its name, or a file where None.
+
+    Raises `OptionError` where there is no place for such a target, or in it for a ``tokenizer``.
+    """
+    if directory is not None and not chosen.capabilities.shards:
         what = f"the format {chosen.name!r} writes one file, not a directory"
-        raise OptionError(f"{asked}: {what}; name it without {os.sep!r}")
-    if chosen.makes_shards and (asked.endswith(os.sep) or os.path.isdir(asked)):
+        raise OptionError(f"{directory}: {what}; name it without {os.sep!r}")
+    if directory is not None and chosen.makes_shards:
         given.setdefault(SHARD_SIZE, "50GB")
     if tokenizer is not None and not given.keys() & {SHARD_SIZE, TOKENIZER_OPTION}:
         what = f"--tokenizer: a file of the format {chosen.name!r} has no place for a tokenizer"

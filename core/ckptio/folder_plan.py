@@ -21,7 +21,6 @@ from ckptio.folders import (
     FolderOutput,
     folder_config,
     generation_files,
-    model_folder,
 )
 from ckptio.models import Recognised, assumed_for_hf, config_to_hf, retyped
 from ckptio.tokenizer import FURTHER_TEMPLATES, NO_TOKENIZER, TOKENIZERS, tokenizer_files
@@ -56,7 +55,7 @@ class FolderPlan:
 
 def plan_folder(
     checkpoint: Checkpoint,
-    source: Path,
+    own: Path | None,
     target: Path,
     *,
     suffixes: tuple[str, ...],
@@ -68,8 +67,8 @@ def plan_folder(
 
     ``recognised`` is the model that the checkpoint is, in the layout ``hf``, and None for any other. A
     config that transformers wrote stays as it was but for the dtype; else one is made. The files of the
-    tokenizer are those in ``tokenizer``, else those beside the source, and else what the checkpoint makes of
-    its own.
+    tokenizer are those in ``tokenizer``, else those in ``own``, the source's folder where it has one, and
+    else what the checkpoint makes of its own.
 
     In a target that exists, a new config takes the old generation config along, and a new tokenizer all of
     the old one. An old tokenizer stays where no new one comes: it may be all that there is.
@@ -95,7 +94,6 @@ def plan_folder(
         known = checkpoint.metadata.get("config") or {}
         assumed = assumed_for_hf(known, recognised)
         config, problems = config_to_hf(known, recognised, _dtype(checkpoint), tied=tied)
-    own = model_folder(source)
     copied, made = _beside(checkpoint, own, tokenizer)
     if GENERATION not in {path.name for path in copied} | made.keys():
         made |= _generation(config)

@@ -167,8 +167,11 @@ class Job:
         names = frozenset(self.casting.cast_names if self.casting is not None else ())
         return names | (self.layout.widened if self.layout is not None else frozenset())
 
-    def furnish(self, source: Path, target: Path, tokenizer: Path | None) -> Callable[..., Output]:
-        """Plan the folder ``target`` where one is made, and return what makes the output."""
+    def furnish(self, own: Path | None, target: Path, tokenizer: Path | None) -> Callable[..., Output]:
+        """Plan the folder ``target`` where one is made, and return what makes the output.
+
+        ``own`` is the model's folder that the source is or lies in.
+        """
         wanted = self.layout.layout if self.layout is not None else None
         runs = _HF if self.options.get(SHARD_SIZE) is not None else self.format.capabilities.runs_layout
         other = _other_layout(self.current, runs) if wanted is None else ()
@@ -181,7 +184,7 @@ class Job:
         cast_to = self.casting.dtype if self.casting is not None else None
         plan = plan_folder(
             self.current,
-            source,
+            own,
             target,
             suffixes=self.format.suffixes,
             recognised=recognised,
