@@ -24,7 +24,7 @@ def _parse_alignment(text: str) -> int:
     return value
 
 
-def _parse_tokenizer(text: str) -> Path | None:
+def _parse_tokenizer(text: str) -> Any:
     from ckptio_gguf.tokenizer.from_folder import parse_folder
 
     return parse_folder(text)

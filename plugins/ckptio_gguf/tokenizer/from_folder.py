@@ -16,7 +16,7 @@ from ckptio_gguf.tokenizer.sentencepiece import is_byte_fallback, read_byte_fall
 from ckptio_gguf.tokenizer.special import Special, template_metadata
 from ckptio_gguf.tokenizer.tokens import Found, TokenType, complete, short
 
-__all__ = ["parse_folder", "parse_pre", "read_tokenizer", "tokenizer_problems", "with_tokenizer"]
+__all__ = ["Asked", "parse_folder", "parse_pre", "read_tokenizer", "tokenizer_problems", "with_tokenizer"]
 
 _NONE = "none"
 _EMBEDDING = "token_embd.weight"
@@ -25,7 +25,24 @@ _SOURCES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _LONGEST_PRE = 64
 
 
-def parse_folder(text: str) -> Path | None:
+class Asked:
+    """The folder that the option names, and what its tokenizer is in GGUF, once it has been read.
+
+    A check and the writer after it ask for the same, and to read 150,000 tokens takes more than a second.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[tuple[int | None, str | None], tuple[dict[str, Any] | None, list[Problem]]] = {}
+
+    def read(self, rows: int | None, pre: str | None) -> tuple[dict[str, Any] | None, list[Problem]]:
+        """Return what `read_tokenizer` does."""
+        if (rows, pre) not in self._read:
+            self._read[rows, pre] = read_tokenizer(self._path, rows, pre)
+        return self._read[rows, pre]
+
+
+def parse_folder(text: str) -> Asked | None:
     """Return the folder that the option names, None for the word ``none``; ValueError with the reason."""
     if text == _NONE:
         return None
@@ -34,7 +51,7 @@ def parse_folder(text: str) -> Path | None:
         raise ValueError("no such directory; name the folder of a tokenizer, or none")
     if not any((path / name).is_file() for name in _SOURCES):
         raise ValueError(f"has none of {', '.join(_SOURCES)}; 'none' writes a file without tokenizer")
-    return path
+    return Asked(path)
 
 
 def parse_pre(text: str) -> str:
@@ -75,7 +92,9 @@ def with_tokenizer(
 def _asked(checkpoint: Checkpoint, options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Problem]]:
     spec = checkpoint.specs.get(_EMBEDDING)
     rows = spec.shape[0] if spec is not None and len(spec.shape) == 2 else None
-    return read_tokenizer(Path(options["tokenizer"]), rows, options["tokenizer_pre"])
+    asked = options["tokenizer"]
+    asked = asked if isinstance(asked, Asked) else Asked(Path(asked))
+    return asked.read(rows, options["tokenizer_pre"])
 
 
 def read_tokenizer(
