@@ -47,6 +47,7 @@ __all__ = [
     "UnknownFormatError",
     "UnsupportedError",
     "listed",
+    "shown",
     "some",
 ]
 
@@ -158,6 +159,12 @@ def listed(lines: Sequence[str]) -> str:
     """Return lines that stand below a message: indented, the first twenty, and how many more there are."""
     more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     return "\n".join(f"  {line}" for line in [*lines[:_LISTED], *more])
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Return a value as Python writes it, cut after ``most`` characters."""
+    text = repr(value)
+    return text if len(text) <= most else text[:most] + "…"
 
 
 def some(names: Sequence[str]) -> str:

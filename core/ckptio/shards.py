@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptio.checkpoint import Checkpoint
-from ckptio.errors import CorruptCheckpointError, listed
+from ckptio.errors import CorruptCheckpointError, listed, shown
 from ckptio.files import SourceFile
 from ckptio.joined import JoinedCheckpoint
 from ckptio.jsontext import nesting_problem, parse_object
@@ -139,7 +139,7 @@ def _plain_or_none(name: Any) -> str | None:
     """Return what is odd about the name of a shard, or None when it is a plain file name."""
     if isinstance(name, str) and name not in ("", ".", "..") and not any(c in name for c in "/\\\0"):
         return None
-    return _short(name)
+    return shown(name, _SHOWN)
 
 
 def _total_size(path: Path, value: Any) -> int | None:
@@ -149,7 +149,7 @@ def _total_size(path: Path, value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _error(path, f"total_size is not a number of bytes: {_short(value)}")
+        raise _error(path, f"total_size is not a number of bytes: {shown(value, _SHOWN)}")
     return value
 
 
@@ -158,17 +158,17 @@ def _misplaced(index: ShardIndex, parts: Mapping[str, Checkpoint]) -> Iterator[s
     count = Counter(name for part in parts.values() for name in (*part.specs, *part.leaves))
     for name, file in index.weight_map.items():
         if name not in parts[file] and name not in parts[file].leaves:
-            yield f"{_short(name)} is not in {file}"
+            yield f"{shown(name, _SHOWN)} is not in {file}"
     for file, part in parts.items():
         for name in part.specs:
             if name not in index.weight_map:
-                yield f"{_short(name)} in {file} is not in the index"
+                yield f"{shown(name, _SHOWN)} in {file} is not in the index"
         for name in (*part.specs, *part.leaves):
             if count[name] > 1:
-                yield f"{_short(name)} is in {file} and in another shard too"
+                yield f"{shown(name, _SHOWN)} is in {file} and in another shard too"
         for alias in part.aliases:
             if index.weight_map.get(alias, file) != file:
-                yield f"{_short(alias)} in {file} is elsewhere by the index"
+                yield f"{shown(alias, _SHOWN)} in {file} is elsewhere by the index"
 
 
 def _wrong_size(index: ShardIndex, parts: Iterable[Checkpoint]) -> Iterator[str]:
@@ -195,8 +195,3 @@ def _join_metadata(metadata: Mapping[str, Any], parts: Mapping[str, Checkpoint])
 
 def _error(path: Path, what: str, lines: Sequence[str] = ()) -> CorruptCheckpointError:
     return CorruptCheckpointError(f"{what}:\n{listed(lines)}" if lines else what, path=path)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -11,7 +11,7 @@ import ckptio
 from ckptio import DType, TensorSpec
 from ckptio.limits import shape_problem
 from ckptio_gguf.file_type import contradicted, mostly
-from ckptio_gguf.notes import OWN, Said, note_of, pack_metadata, read_metadata
+from ckptio_gguf.notes import OWN, Said, note_of, pack_metadata, read_metadata, short_key
 from ckptio_gguf.types import BY_ID, GgmlType
 from ckptio_gguf.values import pack_string, read_string
 
@@ -124,10 +124,10 @@ def _read_tensors(
         each, offset = _read_tensor(cursor)
         name = each.spec.name
         if name in tensors:
-            raise cursor.error(f"two tensors are named {_short(name)}", begin)
+            raise cursor.error(f"two tensors are named {short_key(name)}", begin)
         end += padding(end, alignment)
         if offset != end:
-            what = f"tensor {_short(name)} begins at {offset} of the data, where {end} is expected"
+            what = f"tensor {short_key(name)} begins at {offset} of the data, where {end} is expected"
             raise cursor.error(what, begin)
         tensors[name], offsets[name] = each, offset
         end += each.nbytes
@@ -149,7 +149,7 @@ def _read_tensor(cursor: ckptio.Cursor) -> tuple[Stored, int]:
     """Return a tensor, and where in the data it begins."""
     begin = cursor.offset
     name = read_string(cursor, "the name of a tensor")
-    what = f"tensor {_short(name)}"
+    what = f"tensor {short_key(name)}"
     (dimensions,) = cursor.unpack(_U32, what)
     limit = ckptio.current_limits().dimensions
     if dimensions > limit:
@@ -167,7 +167,3 @@ def _read_tensor(cursor: ckptio.Cursor) -> tuple[Stored, int]:
     if problem:
         raise cursor.error(f"{what}: {problem}", begin)
     return Stored(TensorSpec(name, dtype, shape), kind), offset
-
-
-def _short(name: str) -> str:
-    return repr(name if len(name) <= 80 else name[:80] + "…")

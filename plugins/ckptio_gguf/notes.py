@@ -26,6 +26,7 @@ __all__ = [
     "note_of",
     "pack_metadata",
     "read_metadata",
+    "short_key",
 ]
 
 OWN = "gguf"
@@ -67,8 +68,8 @@ def read_metadata(cursor: ckptio.Cursor, count: int) -> tuple[dict[str, Any], in
         begin = cursor.offset
         key = read_string(cursor, "a metadata key")
         if key in metadata or (key == ALIGNMENT and alignment is not None) or (key == _JSON and beside):
-            raise cursor.error(f"the metadata key {_short(key)} occurs twice", begin)
-        what = f"the metadata value {_short(key)}"
+            raise cursor.error(f"the metadata key {short_key(key)} occurs twice", begin)
+        what = f"the metadata value {short_key(key)}"
         at = cursor.offset
         value, kind = read_value(cursor, what)
         if key == ALIGNMENT:
@@ -162,5 +163,6 @@ def _packed(key: str, value: Any, kind: Any) -> bytes | None:
     return None
 
 
-def _short(key: str) -> str:
+def short_key(key: str) -> str:
+    """Return a key or a name for a message."""
     return repr(key if len(key) <= 80 else key[:80] + "…")

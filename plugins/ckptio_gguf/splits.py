@@ -23,7 +23,7 @@ from typing import Any
 
 import ckptio
 from ckptio import Checkpoint, CorruptCheckpointError, DType, Problem
-from ckptio.errors import listed
+from ckptio.errors import listed, shown
 from ckptio.joined import JoinedCheckpoint
 from ckptio_gguf.header import with_notes
 from ckptio_gguf.notes import OWN, SPLIT_COUNT, SPLIT_KINDS, SPLIT_NO, SPLIT_TENSORS, Said, note_of
@@ -31,8 +31,6 @@ from ckptio_gguf.reading import GgufCheckpoint, open_file
 from ckptio_gguf.split_names import SUFFIX, Place, locate, place_of
 
 __all__ = ["SplitCheckpoint", "open_checkpoint"]
-
-_SHOWN = 80
 
 
 class SplitCheckpoint(JoinedCheckpoint):
@@ -49,7 +47,11 @@ class SplitCheckpoint(JoinedCheckpoint):
         """The metadata that another file says and the first does not."""
         (first, one), *others = self._by_name.items()
         return [
-            Problem(f"metadata.{key}", f"{file} says {_short(value)}, but those of {first} count", "metadata")
+            Problem(
+                f"metadata.{key}",
+                f"{file} says {shown(value)}, but those of {first} count",
+                "metadata",
+            )
             for file, part in others
             for key, value in part.header.metadata.items()
             if key not in (OWN, *SPLIT_KINDS) and not _says(one.header.metadata.get(key), value)
@@ -155,7 +157,7 @@ def _said_wrongly(parts: Mapping[str, GgufCheckpoint]) -> Iterator[str]:
                 yield f"{file}: {problem}"
             elif key in part.header.said and _value(part.header.said, key) != value:
                 found = _value(part.header.said, key)
-                yield f"{file}: {key} is {found}, where {_short(value)} is expected"
+                yield f"{file}: {key} is {found}, where {shown(value)} is expected"
 
 
 def _wrong_tensors(parts: Mapping[str, GgufCheckpoint]) -> Iterator[str]:
@@ -165,7 +167,7 @@ def _wrong_tensors(parts: Mapping[str, GgufCheckpoint]) -> Iterator[str]:
         for name in part.specs:
             other = home.setdefault(name, file)
             if other != file:
-                yield f"{file}: the tensor {_short(name)} is in {other} too"
+                yield f"{file}: the tensor {shown(name)} is in {other} too"
     count = sum(len(part.specs) for part in parts.values())
     first = next(iter(parts))
     said = parts[first].header.said
@@ -182,7 +184,7 @@ def _problem(said: Said, key: str, *, needed: bool = False) -> str | None:
         return f"it has no {key}" if needed else None
     value, kind = said[key]
     wanted = SPLIT_KINDS[key]
-    return None if kind == wanted else f"{key} is {_short(value)} ({kind}), where a {wanted} is expected"
+    return None if kind == wanted else f"{key} is {shown(value)} ({kind}), where a {wanted} is expected"
 
 
 def _value(said: Said, key: str) -> Any:
@@ -209,8 +211,3 @@ def _says(found: Any, wanted: Any) -> bool:
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         return all(key in found and found[key] == value for key, value in wanted.items())
     return type(found) is type(wanted) and bool(found == wanted)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

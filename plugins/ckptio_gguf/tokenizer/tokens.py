@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptio import CorruptCheckpointError, Problem, UnsupportedError
+from ckptio.errors import shown
 from ckptio_gguf.tokenizer.folder import Folder
 
 __all__ = [
@@ -178,5 +179,4 @@ def splits(tokens: Iterable[str], among: Container[str]) -> Iterator[tuple[str, 
 
 def short(value: Any) -> str:
     """Return a value for a message."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return shown(value, _SHOWN)
