@@ -16,7 +16,7 @@ from ckptio.models.config import config_problems, normalise_config
 from ckptio.models.divisors import add_divisors, drop_divisors
 from ckptio.models.matching import Matching, Recognised, lay_over
 from ckptio.models.moves import Moved, chain, moves
-from ckptio.models.recognition import embeddings, known_layouts, match
+from ckptio.models.recognition import architecture, embeddings, known_layouts, match
 from ckptio.models.reshaping import Widened, f32_names, from_canonical, head_problems, to_canonical
 from ckptio.models.rope_scaling import scaling_problems
 from ckptio.models.tables import ROPE_DIVISORS, TRIL, Architecture, Row
@@ -93,8 +93,11 @@ def in_layout(checkpoint: Checkpoint, layout: str, config: Mapping[str, Any], *,
     result = apply_layout(Annotated(checkpoint, metadata={"config": known}), layout)
     if result.problems:
         raise UnsupportedError(f"{source}: cannot be brought into the layout {layout!r}", result.problems)
-    # In these layouts a tied head need not be stored: here it may be, and there not, of one model.
-    aliases = {} if layout in ("hf", "gguf") else result.checkpoint.aliases
+    found = result.recognised
+    # Where its column says so, a tied head need not be stored: it may be here, and there not, of one model.
+    rows = architecture(found.architecture).rows if found is not None else ()
+    tied = any(row.column(layout).tied_to is not None for row in rows)
+    aliases = {} if tied else result.checkpoint.aliases
     return Annotated(result.checkpoint, aliases=aliases, metadata={}, leaves={})
 
 
